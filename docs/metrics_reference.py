@@ -101,7 +101,7 @@ def _panel(panel: Panel, targets: list[dict[str, Any]]) -> dict[str, Any]:
     defaults: dict[str, Any] = {"unit": GRAFANA_UNITS.get(panel.unit, "short"), "custom": custom}
     if panel.from_zero:
         defaults["min"] = 0
-    if panel.whole:
+    if panel.full_range:
         defaults["max"] = 1
     return {
         "type": "timeseries",

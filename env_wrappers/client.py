@@ -12,7 +12,7 @@ from env_wrappers.spaces import AnyText
 class ClientEnv(gymnasium.Env[str, str]):
     """Numbers of tasks, which a client plays through the gateway (docs/gateway.md).
 
-    The run decides with it which task is played next. ``reset(seed=s)`` starts task
+    The run uses it to choose the next task. ``reset(seed=s)`` starts task
     ``s % num_tasks``, whose ``game`` in ``info`` is "SPLIT/NUMBER". There are no steps.
 
     Attributes:

@@ -78,7 +78,7 @@ class GymnasiumEnv(TextEnv):
         self.num_tasks = num_tasks
         self._name, self._goal, self._arguments = name, goal, dict(arguments or {})
         self._first_seed = FIRST_SEED[split]
-        self._tasks = f" in {split}"
+        self._split = split
         self._env = self._make()
         if "ansi" in (self._env.metadata.get("render_modes") or ()):
             self._env.close()
@@ -113,7 +113,7 @@ class GymnasiumEnv(TextEnv):
             self._start is not None or self._env.action_space.contains(action)
         )
         if self._refused:
-            return str(self._shown), 0.0, False
+            return str(self._last_observation), 0.0, False
         own = action if self._start is None else self._start + self._actions.index(action)
         observation, reward, terminated, truncated, _ = self._env.step(own)
         self._won = bool(terminated) and float(reward) >= self._success_reward

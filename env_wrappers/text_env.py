@@ -49,8 +49,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     """Key in ``reset(options=...)`` that selects the task."""
     _task_values: str
     """Its values, for error messages."""
-    _tasks: str = ""
-    """Where tasks are counted, for error messages, such as " in test"."""
+    _split: str = ""
+    """Name of the split, for error messages; "" without one."""
 
     def __init__(self, max_steps: int, success_reward: float, render_mode: str | None) -> None:
         """Set what all environments have.
@@ -75,8 +75,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self._success_reward = float(success_reward)
         self._steps = self._inadmissible = 0
         self._running = self._closed = False
-        self._shown: str | None = None  # last observation
-        self._task: dict[str, Any] = {}  # info that an episode does not change
+        self._last_observation: str | None = None
+        self._task_info: dict[str, Any] = {}  # what an episode does not change
 
     @abc.abstractmethod
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
@@ -121,7 +121,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_open()
-        self._running, self._shown, self._steps, self._inadmissible = False, None, 0, 0
+        self._running, self._last_observation, self._steps, self._inadmissible = False, None, 0, 0
         # Gymnasium accepts a bool as an int and would play task 0 or 1.
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
             raise DataError(f"reset: a seed is an integer from 0 on, or None, not {seed!r}")
@@ -133,9 +133,10 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
                 f"reset: unknown option {min(unknown)!r}: the only one is {self._task_option!r}"
             )
         super().reset(seed=seed)
-        self._shown, self._task = self._begin(seed, (options or {}).get(self._task_option))
+        task = (options or {}).get(self._task_option)
+        self._last_observation, self._task_info = self._begin(seed, task)
         self._running = True
-        return self._shown, {**self._info(), **self._task, "inadmissible_count": 0}
+        return self._last_observation, {**self._info(), **self._task_info, "inadmissible_count": 0}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action.
@@ -150,14 +151,14 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         if not isinstance(action, str):
             raise TypeError(f"an action is a string, not {type(action).__name__}")
         self._running = False  # also after an error
-        self._shown, reward, terminated = self._act(action)
+        self._last_observation, reward, terminated = self._act(action)
         self._steps += 1
         info = self._info()
         self._inadmissible += info["inadmissible"]
-        info |= {**self._task, "inadmissible_count": self._inadmissible}
+        info |= {**self._task_info, "inadmissible_count": self._inadmissible}
         truncated = self._steps >= self._max_steps and not terminated
         self._running = not (terminated or truncated)
-        return self._shown, reward, terminated, truncated, info
+        return self._last_observation, reward, terminated, truncated, info
 
     def snapshot(self) -> Snapshot:
         """Return the state of the running episode, for ``restore``.
@@ -170,7 +171,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_running()
-        common = self._steps, self._shown, self._task, self._inadmissible
+        common = self._steps, self._last_observation, self._task_info, self._inadmissible
         return Snapshot(self._settings(), common, self._save())
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -193,7 +194,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
                     "with the same arguments"
                 )
         self._load(snapshot._episode)
-        self._steps, self._shown, self._task, self._inadmissible = snapshot._common
+        self._steps, self._last_observation, self._task_info, self._inadmissible = snapshot._common
         self._running = True
 
     def render(self) -> str | None:  # type: ignore[override]
@@ -207,13 +208,13 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         if self.render_mode is None:
             gymnasium.logger.warn('render() shows nothing: make the env with render_mode="ansi"')
             return None
-        if self._shown is None:
+        if self._last_observation is None:
             raise ResetNeeded("there is nothing to render yet: call reset() first")
-        return self._shown
+        return self._last_observation
 
     def close(self) -> None:
         """End the episode; a closed environment cannot be used again."""
-        self._running, self._closed, self._shown = False, True, None
+        self._running, self._closed, self._last_observation = False, True, None
 
     def _choose(self, seed: int | None, task: Any) -> int:
         """Return the index of the task: ``task``, one by seed, or a random one.
@@ -230,8 +231,9 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         except TypeError:
             raise DataError(f"a {self._task_option} is {self._task_values}, not {task!r}") from None
         if not 0 <= index < self.num_tasks:
+            where = f" in {self._split}" if self._split else ""
             raise DataError(
-                f"no {self._task_option} {index}{self._tasks}: there are {self.num_tasks} "
+                f"no {self._task_option} {index}{where}: there are {self.num_tasks} "
                 "(0 is the first)"
             )
         return index

@@ -325,7 +325,7 @@ class HGPO(Algorithm):
         )
         self._check_anchors(scored)
         rows = columns | signal_columns(scored)
-        results = update(self.learner_group, rows, len(scored.steps))
+        results = on_learners(self.learner_group, update, rows, len(scored.steps))
         self.metrics.aggregate([results], key=LEARNER_RESULTS)
         self.metrics.log_dict(group_results, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
         reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))

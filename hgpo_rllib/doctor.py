@@ -26,7 +26,7 @@ from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.cluster import ray_cluster
-from hgpo_rllib.run.estimate import full_row, update_flop
+from hgpo_rllib.run.estimate import full_sequence, update_flop
 from hgpo_rllib.run.inputs import check_inputs, existing_folder
 from hgpo_rllib.run.model_size import ModelSize, find_size
 from hgpo_rllib.run.trainer import prepare_inputs
@@ -159,6 +159,7 @@ def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]
     """Start a short version of the run, and yield what works and how fast."""
     start = time.perf_counter()
     algorithm = HGPOConfig.from_run_config(short(config)).build_algo()
+    Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
     try:
         yield Check("engine and learner", f"started in {time.perf_counter() - start:.0f} s")
         yield from _iteration(config, algorithm)
@@ -198,18 +199,19 @@ def _iteration(config: RunConfig, algorithm: HGPO) -> Iterator[Check]:
 
 def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -> Iterator[Check]:
     """Update on rows of full length, and compare memory and speed with estimate and device."""
-    row, group = full_row(config), algorithm.learner_group
-    count = max(1, config.learner.micro_batch_tokens // row.tokens)
+    sequence, group = full_sequence(config), algorithm.learner_group
+    count = max(1, config.learner.micro_batch_tokens // sequence.tokens)
     count *= max(1, config.cluster.num_learners)
-    columns = full_rows(config, count)
+    columns = full_sequences(config, count)
     for _ in range(REPEATS):
         start = time.perf_counter()
-        update(group, columns, count)
+        on_learners(group, update, columns, count)
         seconds = time.perf_counter() - start
-    speed = count * row.tokens / seconds
-    found = f"{speed:,.0f} tokens/s with {count} rows of {row.tokens:,} tokens"
+    speed = count * sequence.tokens / seconds
+    found = f"{speed:,.0f} tokens/s with {count} rows of {sequence.tokens:,} tokens"
     if model is not None:
-        flop = update_flop(config, model, row, count) * count / max(1, config.cluster.num_learners)
+        flop = update_flop(config, model, sequence, count) * count
+        flop /= max(1, config.cluster.num_learners)
         device = on_learners(group, lambda _: peak_flops(config.learner.compute_dtype))
         found += f", {flop / seconds / device:.0%} of the device's matrix products"
     yield Check("learner step", found)
@@ -224,20 +226,20 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
         )
 
 
-def full_rows(config: RunConfig, count: int) -> Columns:
+def full_sequences(config: RunConfig, count: int) -> Columns:
     """Return random rows of full length as columns of a training batch."""
-    row, vocabulary = full_row(config), len(load_tokenizer(str(config.model.model_path)))
+    sequence, vocabulary = full_sequence(config), len(load_tokenizer(str(config.model.model_path)))
     columns = {
-        "prompt_ids": torch.randint(vocabulary, (count, row.prompt), dtype=torch.int32),
-        "response_ids": torch.randint(vocabulary, (count, row.response), dtype=torch.int32),
-        "prompt_length": torch.full((count,), row.prompt),
-        "response_length": torch.full((count,), row.response),
+        "prompt_ids": torch.randint(vocabulary, (count, sequence.prompt), dtype=torch.int32),
+        "response_ids": torch.randint(vocabulary, (count, sequence.response), dtype=torch.int32),
+        "prompt_length": torch.full((count,), sequence.prompt),
+        "response_length": torch.full((count,), sequence.response),
         "advantage": torch.randn(count),
         # Probability 1, so that no token ratio is above 1.
-        "behavior_logp": torch.zeros(count, row.response),
+        "behavior_logp": torch.zeros(count, sequence.response),
     }
     if config.learner.critic != "none":
         per_token = config.algorithm.estimator in VALUES_OF_TOKENS
-        shape = (count, 1 + row.response) if per_token else (count,)
+        shape = (count, 1 + sequence.response) if per_token else (count,)
         columns["value"] = columns["value_target"] = torch.zeros(shape)
     return columns

@@ -62,8 +62,9 @@ def has_steps(episode: Row) -> bool:
 
 
 def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace the lines of a JSON Lines file."""
-    write_atomically(file, "".join(json.dumps(row) + "\n" for row in rows))
+    """Replace the lines of a JSON Lines file, compressed if its name ends in .gz."""
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    write_atomically(file, gzip.compress(content, 3) if file.suffix == ".gz" else content)
 
 
 def append_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -58,7 +58,7 @@ class Panel:
     metrics: tuple[Metric, ...]
     log: bool = False
     """Whether the axis is logarithmic."""
-    whole: bool = False
+    full_range: bool = False
     """Whether the axis of a ratio ranges from 0 to 1."""
 
     @property
@@ -99,7 +99,7 @@ PANELS = (
     _panel("training", "Success in training",
         Metric("success_rate", "ratio", "episode mean",
             "episodes that reached the goal, sampled at the training temperature; without those of "
-            "replaced groups"), whole=True),
+            "replaced groups"), full_range=True),
     _panel("policy", "Entropy",
         Metric("entropy", "nats", "token mean", "entropy of the next-token distribution")),
     _panel("policy", "Gradient norm",
@@ -114,12 +114,12 @@ PANELS = (
         Metric("invalid_rate", "ratio", "step mean",
             "steps with an invalid response (algorithm.md, section 5)", "invalid"),
         Metric("inadmissible_rate", "ratio", "step mean",
-            "steps whose action the environment did not offer", "inadmissible"), whole=True),
+            "steps whose action the environment did not offer", "inadmissible"), full_range=True),
     _panel("policy", "At the token limit (steps)",
         Metric("truncated_prompt_rate", "ratio", "step mean",
             "steps whose prompt was shortened", "prompts"),
         Metric("truncated_response_rate", "ratio", "step mean",
-            "steps whose response reached the token limit", "responses"), whole=True),
+            "steps whose response reached the token limit", "responses"), full_range=True),
     _panel("policy", "Gap to the teacher",
         Metric("teacher_gap", "nats", "step mean",
             "mean log-probability of the tokens of a response by the teacher, less that by the "
@@ -130,7 +130,7 @@ PANELS = (
         Metric("oracle_fraction", "ratio", "step mean",
             "steps whose whole history another step of the task shares", "whole history (Oracle)"),
         Metric("zero_advantage_fraction", "ratio", "step mean",
-            "steps with advantage exactly 0", "advantage 0"), whole=True),
+            "steps with advantage exactly 0", "advantage 0"), full_range=True),
     _panel("groups", "Mean size of those groups",
         Metric("level_group_size_k{k}", "steps", "step mean",
             "size of the group at depth k, over steps whose group has at least two", "depth"),
@@ -145,15 +145,16 @@ PANELS = (
         Metric("oracle_gap_hgpo", "", "step mean", "the same for HGPO", "HGPO")),
     _panel("groups", "Groups with equal returns",
         Metric("equal_return_rate", "ratio", "group mean",
-            "groups whose members all have the same return, without replaced ones"), whole=True),
+            "groups whose members all have the same return, without replaced ones"),
+        full_range=True),
     _panel("environments", "Success in training",
         Metric("success_rate/{environment}", "ratio", "episode mean",
-            "`success_rate` of one environment of a [mixture](mixtures.md)"), whole=True),
+            "`success_rate` of one environment of a [mixture](mixtures.md)"), full_range=True),
     _panel("environments", "Steps of an episode",
         Metric("episode_length/{environment}", "steps", "episode mean", "its `episode_length`")),
     _panel("environments", "Groups with equal returns",
         Metric("equal_return_rate/{environment}", "ratio", "group mean",
-            "its `equal_return_rate`"), whole=True),
+            "its `equal_return_rate`"), full_range=True),
     _panel("environments", "Episodes",
         Metric("episodes/{environment}", "", "sum", "its `episodes`")),
     _panel("critic", "Value loss",
@@ -190,7 +191,7 @@ PANELS = (
     _panel("mismatch", "Responses of older weights",
         Metric("stale_rate", "ratio", "step mean",
             "responses that began under older weights than those before their update; 0 in the "
-            "synchronous schedule"), whole=True),
+            "synchronous schedule"), full_range=True),
     _panel("speed", "Seconds of an iteration",
         Metric("iteration_s", "s", "", "the whole iteration", "all"),
         Metric("rollout_s", "s", "",
@@ -240,7 +241,7 @@ EVALUATION = (
     _panel("evaluation", "Held-out success",
         Metric("success_rate", "ratio", "episode mean", "episodes that reached the goal"),
         Metric("standard_error", "ratio", "", "standard error of `success_rate` over games",
-            "standard error"), whole=True),
+            "standard error"), full_range=True),
     _panel("evaluation", "Steps of a held-out episode",
         Metric("episode_length", "steps", "episode mean", "environment steps of an episode")),
     _panel("evaluation", "Held-out episodes",

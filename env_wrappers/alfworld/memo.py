@@ -240,13 +240,8 @@ def _query(expression: str, context: Context) -> list[Context]:
     for found in context["state"].all_assignments(parse_query(expression), context["mapping"]):
         mapping = dict(found)
         names = {ph.name: context["entity_infos"][var.name] for ph, var in mapping.items()}
-        contexts.append(
-            context
-            | {
-                "variables": context["variables"] | names,
-                "mapping": context["mapping"] | mapping,
-            }
-        )
+        own = {"variables": context["variables"] | names, "mapping": context["mapping"] | mapping}
+        contexts.append(context | own)
     return contexts
 
 

@@ -1,6 +1,7 @@
 """Write a furnished room and a goal as a PDDL problem in ALFWorld's format."""
 
 import random
+from collections.abc import Iterator
 
 from alfworld.gen import constants as tables
 from alfworld.gen import goal_library
@@ -9,13 +10,7 @@ from env_wrappers.alfworld.rooms import FITS, FURNITURE, PORTABLE, Contents, Goa
 
 _INDENT = "\n        "
 _MANGLED = str.maketrans({"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_"})
-_ABILITIES = {
-    "cleanable": "Cleanable",
-    "heatable": "Heatable",
-    "coolable": "Coolable",
-    "toggleable": "Toggleable",
-    "sliceable": "Sliceable",
-}
+_ABILITIES = ("Cleanable", "Heatable", "Coolable", "Toggleable", "Sliceable")
 
 
 def mangle(identifier: str) -> str:
@@ -68,34 +63,30 @@ def _declarations(room: Room, contents: Contents) -> list[str]:
     ]
 
 
-def _furniture_facts(room: Room, present: set[str]) -> list[str]:
-    facts = []
+def _furniture_facts(room: Room, present: set[str]) -> Iterator[str]:
     for receptacle, spot in room.receptacles.items():
-        facts.append(_fact("receptacleType", receptacle, kind_of(receptacle) + "Type"))
-        facts.append(_fact("receptacleAtLocation", receptacle, spot))
+        yield _fact("receptacleType", receptacle, kind_of(receptacle) + "Type")
+        yield _fact("receptacleAtLocation", receptacle, spot)
         if receptacle in room.openable:
-            facts.append(_fact("openable", receptacle))
+            yield _fact("openable", receptacle)
     for furniture in sorted(room.kinds):
         for kind in sorted(FITS.get(furniture, frozenset()) & present):
-            facts.append(_fact("canContain", furniture + "Type", kind + "Type"))
-    return facts
+            yield _fact("canContain", furniture + "Type", kind + "Type")
 
 
-def _thing_facts(room: Room, contents: Contents) -> list[str]:
-    facts = []
+def _thing_facts(room: Room, contents: Contents) -> Iterator[str]:
     for thing, kind in contents.objects.items():
-        facts.append(_fact("objectType", thing, kind + "Type"))
+        yield _fact("objectType", thing, kind + "Type")
         if kind in PORTABLE:
-            facts.append(_fact("pickupable", thing))
+            yield _fact("pickupable", thing)
         if kind in tables.MOVABLE_RECEPTACLES_SET:
-            facts.append(_fact("isReceptacleObject", thing))
-        for predicate, table in _ABILITIES.items():
-            if kind in tables.VAL_ACTION_OBJECTS[table]:
-                facts.append(_fact(predicate, thing))
+            yield _fact("isReceptacleObject", thing)
+        for ability in _ABILITIES:
+            if kind in tables.VAL_ACTION_OBJECTS[ability]:
+                yield _fact(ability.lower(), thing)
     for thing, host in contents.inside.items():
-        facts.append(_fact("inReceptacle", thing, host))
-        facts.append(_fact("objectAtLocation", thing, room.receptacles[host]))
-    return facts
+        yield _fact("inReceptacle", thing, host)
+        yield _fact("objectAtLocation", thing, room.receptacles[host])
 
 
 def _fact(predicate: str, *arguments: str) -> str:

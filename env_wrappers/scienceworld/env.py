@@ -90,7 +90,7 @@ class ScienceWorldEnv(TextEnv):
         self.games: list[tuple[str, int]] = list(chosen_games)
         self.num_tasks = len(self.games)
         self.data_hash = jar_hash()
-        self._tasks = f" in {split}"
+        self._split = split
         self._simplifications = simplifications
         self._actions: list[str] = []  # taken in this episode, to replay it
         self._game: Game | None = None

@@ -63,7 +63,7 @@ class TextCraftEnv(TextEnv):
         self.goals = goals_of(self._book, split, max_commands)
         self.num_tasks = len(self.goals)
         self.data_hash = self._book.data_hash
-        self._tasks = f" in {split}"
+        self._split = split
         self._distractors = distractors
 
     @property

@@ -80,7 +80,6 @@ class WebShopEnv(TextEnv):
         self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split
-        self._tasks = f" in {split}"
         self._dense = reward == "score"
         self._mode = observation_mode
         indices = split_goals(shop.goals, split)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
+from jinja2.utils import htmlsafe_json_dumps
+
 from env_wrappers.webshop.records import Product
 
 ADDRESS = "http://127.0.0.1:3000"  # of the original server; shown in the url mode
@@ -23,9 +25,6 @@ BUY_NOW = "Buy Now"
 SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 
 _HTML_BLANKS = " \n\t\x0c\r"
-_AS_JSON_IN_HTML = str.maketrans(
-    {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "'": "\\u0027"}  # as Jinja writes JSON
-)
 _MISSPELT = "instruction text".replace("r", "", 1)  # sic: the original's receipt has this typo
 
 
@@ -234,7 +233,7 @@ def _sub_page(page: Page) -> _Elements:
 
 def _done(page: Page) -> _Elements:
     """Yield the receipt; like the original's, with most fields empty or "None"."""
-    chosen = json.dumps(page.chosen, sort_keys=True).translate(_AS_JSON_IN_HTML)
+    chosen = str(htmlsafe_json_dumps(page.chosen, sort_keys=True))
     for words in (
         *("Thank you for shopping with us!", "Your code: ", "None"),
         *(" (Paste it in your MTurk interface.)", "Purchased"),

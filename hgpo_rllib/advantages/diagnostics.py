@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hgpo_rllib.advantages.baselines import step_level, trajectory_level
+from hgpo_rllib.advantages.baselines import trajectory_level
 from hgpo_rllib.advantages.groups import EstimatorSettings, Level, group_advantage, history_ids
-from hgpo_rllib.advantages.hierarchy import hgpo
+from hgpo_rllib.advantages.hierarchy import weighted_mean
 from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays
 
 SIZE_BINS = (1, 2, 3, 5, 9, 17, 33)
@@ -51,11 +51,14 @@ def size_distribution(sizes: Ints) -> Floats:
     return np.array(counts) / max(1, sizes.shape[-1])
 
 
-def oracle_gaps(steps: StepArrays, settings: EstimatorSettings) -> dict[str, float]:
+def oracle_gaps(
+    steps: StepArrays, levels: Sequence[Level], settings: EstimatorSettings
+) -> dict[str, float]:
     """Return the mean distance of estimates from the Oracle estimate (Figure 2 a, b).
 
     This is ``mean |A - A_oracle|`` over the steps in non-singleton Oracle groups, in the units
-    that `settings.normalize` gives advantages. NaN if there are no such steps.
+    that `settings.normalize` gives advantages. NaN if there are no such steps. `levels` is
+    `compare_levels` of these steps and settings.
 
     Returns:
         Distance by estimate: ``trajectory`` (Eq. 1; absent if the steps have no
@@ -63,7 +66,8 @@ def oracle_gaps(steps: StepArrays, settings: EstimatorSettings) -> dict[str, flo
     """
     truth, size = group_advantage(history_ids(steps), steps.step_return, settings.normalize)
     shared = size > 1
-    estimates = {"step": step_level(steps, settings), "hgpo": hgpo(steps, settings)}
+    mean = weighted_mean((level.weight, level.advantage) for level in levels)
+    estimates = {"step": levels[0].advantage, "hgpo": mean}
     if steps.trajectory_return is not None:
         estimates = {"trajectory": trajectory_level(steps, settings)} | estimates
     return {
@@ -136,7 +140,7 @@ def summary(
         "oracle_fraction": float(utilization(alike)),
         "oracle_group_size": float(mean_size(alike)),
     }
-    gaps = oracle_gaps(steps, settings)
+    gaps = oracle_gaps(steps, levels, settings)
     result |= {f"oracle_gap_{name}": gap for name, gap in gaps.items()}
     if steps.nll is not None and steps.teacher_nll is not None:
         result["teacher_gap"] = float(np.mean(steps.nll - steps.teacher_nll))

@@ -2,9 +2,9 @@
 
 from hgpo_rllib.agent.agent import (
     Agent,
-    BeginAgent,
-    BeginModelAgent,
+    AgentFactory,
     ModelAgent,
+    ModelAgentFactory,
     ReflexionAgent,
     response_seed,
 )
@@ -15,10 +15,10 @@ from hgpo_rllib.agent.strategy import with_strategies
 
 __all__ = [
     "Agent",
-    "BeginAgent",
-    "BeginModelAgent",
+    "AgentFactory",
     "Memory",
     "ModelAgent",
+    "ModelAgentFactory",
     "ReflexionAgent",
     "Span",
     "TextRenderer",

@@ -25,7 +25,7 @@ class Agent(ABC):
         return None
 
 
-BeginAgent = Callable[[Mapping[str, Any], str, str], Agent]
+AgentFactory = Callable[[Mapping[str, Any], str, str], Agent]
 """Creates the agent of a task, given the info of the first observation, the name of the group,
 which is unique in a run, and a name in the group. Both names seed the sampling."""
 
@@ -42,7 +42,7 @@ class ModelAgent(Agent):
         name: str,
         memory: Memory | None = None,
     ):
-        """Start an episode; see `BeginAgent`. Subclasses define the type of `model`.
+        """Start an episode; see `AgentFactory`. Subclasses define the type of `model`.
 
         The seed of each response depends only on `group`, `name` and its turn, so an episode does
         not depend on the episodes played concurrently. `memory` is the initial memory.
@@ -75,13 +75,13 @@ class ModelAgent(Agent):
         return response_seed(self._key, len(self.memory.turns))
 
 
-class BeginModelAgent(Protocol):
+class ModelAgentFactory(Protocol):
     """Create an agent that queries one model with one prompt template."""
 
     def __call__(
         self, info: Mapping[str, Any], group: str, name: str, memory: Memory | None = None
     ) -> ModelAgent:
-        """See `BeginAgent` and `ModelAgent`."""
+        """See `AgentFactory` and `ModelAgent`."""
 
 
 class ReflexionAgent(Agent):
@@ -89,14 +89,14 @@ class ReflexionAgent(Agent):
 
     def __init__(
         self,
-        playing: BeginModelAgent,
-        reflecting: BeginModelAgent,
+        playing: ModelAgentFactory,
+        reflecting: ModelAgentFactory,
         trials: int,
         info: Mapping[str, Any],
         group: str,
         name: str,
     ):
-        """`playing` and `reflecting` create the agents of the two roles; see `BeginAgent`."""
+        """`playing` and `reflecting` create the agents of the two roles; see `AgentFactory`."""
         self._playing = playing
         self._reflecting = reflecting
         self._trials = trials
@@ -104,7 +104,7 @@ class ReflexionAgent(Agent):
         self._lessons: list[str] = []
         self._agent = self._begin(playing, Memory())
 
-    def _begin(self, begin: BeginModelAgent, memory: Memory) -> ModelAgent:
+    def _begin(self, begin: ModelAgentFactory, memory: Memory) -> ModelAgent:
         info, group, name = self._task
         return begin(info, group, f"{name}/{len(self._lessons)}", memory)
 

@@ -68,9 +68,7 @@ class TextRenderer:
         admissible_actions: Sequence[str],
         step_count: int,
         history: Sequence[Turn],
-        lessons: Sequence[str] = (),
-        strategy: str = "",
-        subgoal: str = "",
+        memory: Memory | None = None,
     ) -> str:
         """Render the template for one turn, after lines with the strategy and the sub-goal, if any.
 
@@ -80,19 +78,14 @@ class TextRenderer:
             admissible_actions: actions that the environment currently accepts.
             step_count: turns already taken.
             history: the turns to show, oldest first; empty on the first step.
-            lessons: lessons from earlier episodes of the task, oldest first.
-            strategy: strategy for the whole episode; empty without one.
-            subgoal: current sub-goal; empty for agents without sub-goals.
+            memory: has the lessons, the strategy and the sub-goal to show; None: none of them.
         """
+        memory = memory or Memory()
         given = _variables(goal, observation, admissible_actions, step_count)
-        text = self.template.render(given, history=history, lessons=lessons)
-        if subgoal:
-            text = f"Subgoal: {subgoal}\n{text}"
-        return f"Strategy: {' '.join(strategy.split())}\n{text}" if strategy else text
-
-    def further(self, memory: Memory) -> tuple[Sequence[str], str, str]:
-        """Return what messages show of a memory besides turns, the last arguments of `message`."""
-        return memory.lessons, memory.strategy, memory.subgoal if self.has_subgoals else ""
+        text = self.template.render(given, history=history, lessons=memory.lessons)
+        if self.has_subgoals:
+            text = f"Subgoal: {memory.subgoal}\n{text}"
+        return f"Strategy: {' '.join(memory.strategy.split())}\n{text}" if memory.strategy else text
 
     def follow_up_message(
         self, goal: str, observation: str, admissible_actions: Sequence[str], step_count: int
@@ -149,18 +142,17 @@ class TokenRenderer(TextRenderer):
         """
         turns = memory.last(self.memory_length)
         fixed = (goal, observation, admissible_actions, len(memory.turns))
-        further = self.further(memory)
         cut = False
         if self.is_conversation and memory.turns:
             ids = self._continued(memory.turns[-1], self.follow_up_message(*fixed))
             if len(ids) <= self.max_prompt_tokens:
                 return EncodedPrompt(ids, False)
             cut = True
-        ids = self.encode(self.render(self.message(*fixed, turns, *further)))
+        ids = self.encode(self.render(self.message(*fixed, turns, memory)))
         truncated = cut or len(ids) > self.max_prompt_tokens
         while self.shorten == "memory" and turns and len(ids) > self.max_prompt_tokens:
             turns = turns[1:]
-            ids = self.encode(self.render(self.message(*fixed, turns, *further)))
+            ids = self.encode(self.render(self.message(*fixed, turns, memory)))
         return EncodedPrompt(ids[-self.max_prompt_tokens :], truncated)
 
     def render(self, message: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hgpo_rllib.advantages.estimators import STRATEGY
-from hgpo_rllib.agent.agent import Agent, BeginAgent, BeginModelAgent
+from hgpo_rllib.agent.agent import Agent, AgentFactory, ModelAgentFactory
 from hgpo_rllib.agent.memory import Memory, Turn
 
 
@@ -15,13 +15,13 @@ class StrategyAgent(Agent):
 
     def __init__(
         self,
-        playing: BeginModelAgent,
+        playing: ModelAgentFactory,
         find_strategy: Callable[[str], Coroutine[Any, Any, Turn]],
         info: Mapping[str, Any],
         group: str,
         name: str,
     ):
-        """Start an episode; see `BeginAgent`.
+        """Start an episode; see `AgentFactory`.
 
         `playing` creates the agent that acts. `find_strategy` returns the strategy for the first
         observation.
@@ -42,8 +42,8 @@ class StrategyAgent(Agent):
 
 
 def with_strategies(
-    playing: BeginModelAgent, writing: BeginModelAgent, executions: int
-) -> BeginAgent:
+    playing: ModelAgentFactory, writing: ModelAgentFactory, executions: int
+) -> AgentFactory:
     """Return the function that begins agents with strategies.
 
     Members 0 to M - 1 of a group share its first strategy, the next M the second, and so on, where

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.agent import BeginModelAgent, Memory, Turn
+from hgpo_rllib.agent import Memory, ModelAgentFactory, Turn
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.rollout.environments import EnvPool
 from hgpo_rllib.rollout.group import Rollout, gather, play_episode
@@ -61,7 +61,7 @@ class Brancher:
     Use it from one event loop.
     """
 
-    begin: BeginModelAgent
+    begin: ModelAgentFactory
     pool: EnvPool
     """Environments of the tasks' split."""
     settings: AlgorithmSettings

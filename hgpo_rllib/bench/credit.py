@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from env_wrappers.files import write_atomically
 from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
-from hgpo_rllib.agent import BeginModelAgent
+from hgpo_rllib.agent import ModelAgentFactory
 from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
 from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
@@ -74,7 +74,7 @@ class CreditRunner(HGPOEnvRunner):
         """Estimate the values of agent states, by number; call `keep` for each that is finished."""
         config = self.config
         brancher = Brancher(
-            cast(BeginModelAgent, self.begin_agent(self._client(config.temperature))),
+            cast(ModelAgentFactory, self.agent_factory(self._client(config.temperature))),
             self._pool(config.train_split),
             settings,
             branches,

@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 from scipy import stats
 
 from env_wrappers.files import validate_json
+from hgpo_rllib.advantages.steps import Floats
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting import style
 from hgpo_rllib.section import Section
@@ -33,8 +34,6 @@ PAIRS = (("hgpo", "gigpo"), ("hgpo", "grpo"), ("gigpo", "grpo"))
 MEASURES = ("pearson", "pearson_corrected", "spearman", "sign", "scale", "bias", "mse")
 PLOTTED = ("own", "hgpo", "gigpo", "grpo")  # estimators by depth
 OFFSET = 0.16  # between the marks of one depth
-
-Floats = NDArray[np.float64]
 
 
 class Interval(NamedTuple):

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from hgpo_rllib.agent import BeginAgent, response_seed
+from hgpo_rllib.agent import AgentFactory, response_seed
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench import bare_engine
 from hgpo_rllib.bench.measure import Row, Tables, new_process
@@ -161,7 +161,7 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
         played = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
         sampling = runner.sampling(rollout.temperature)
-        begin = runner.begin_agent(PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS))
+        begin = runner.agent_factory(PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS))
         start = time.perf_counter()
         steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", begin))
         rows.append(describe_episodes(played, seconds, steps / (time.perf_counter() - start)))
@@ -171,7 +171,7 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
 
 
 async def play_in_lock_step(
-    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, begin: BeginAgent
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, begin: AgentFactory
 ) -> int:
     """Play ``tasks[i]`` in ``envs[i]`` in lock-step, as the released code does.
 

@@ -140,11 +140,7 @@ def started(
     plays the groups itself. `settings` are others of `HGPOConfig.training`.
     """
     algorithm = HGPOConfig.from_run_config(config)
-    algorithm.training(
-        constrain_actions=False,
-        max_concurrent_episodes=max(episodes, processes, 1),
-        **settings,
-    )
+    algorithm.training(constrain_actions=False, max_concurrent_episodes=episodes, **settings)
     algorithm.serve_app = app
     runner = MeasuredRunner(config=algorithm)
     actor = ray.remote(num_cpus=0)(MeasuredRunner)

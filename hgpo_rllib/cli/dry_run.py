@@ -39,7 +39,7 @@ def print_dry_run(config: RunConfig) -> None:
     console.print(work_table(config, model))
     if config.cluster.learner_gpus and config.policy_server.replica_gpus:
         console.print(
-            f"Seconds are of learners and replicas at {estimate.USED:.0%} of the peak in bfloat16. "
+            f"Seconds are of learners and replicas at {estimate.MFU:.0%} of the peak in bfloat16. "
             "Iterations take longer: memory limits decoding more, and environments, evaluations "
             "and weight updates are not counted.",
             soft_wrap=True,
@@ -110,7 +110,7 @@ def memory_notes(config: RunConfig, model: ModelSize) -> list[str]:
 
 def work_table(config: RunConfig, model: ModelSize) -> Table:
     """Return tokens, FLOP and seconds of an iteration, by the length of turns or conversations."""
-    full = estimate.full_row(config)
+    full = estimate.full_sequence(config)
     typical = estimate.TYPICAL.get(config.agent.prompt)
     what = "turns" if full.turns == 1 else "conversations"
     columns = {f"{what} of {full.tokens:,} tokens": estimate.work(config, model, full)}

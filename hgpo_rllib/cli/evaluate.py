@@ -54,9 +54,9 @@ def evaluate(
     protocol: Annotated[
         str,
         typer.Option(
-            help="census: every game; parity: random draws, like the released agents' validation"
+            help="full: every game; released: random draws, as in the released agents' validation"
         ),
-    ] = "census",
+    ] = "full",
     data: DataOption = None,
     games: Annotated[
         int | None,
@@ -64,7 +64,7 @@ def evaluate(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="number of times a census plays each game (default: 3)"),
+        typer.Option(min=1, help="number of times --protocol full plays each game (default: 3)"),
     ] = None,
     trials: Annotated[
         int | None,

@@ -18,7 +18,7 @@ from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.imports import large_imports
 from hgpo_rllib.reporting.console import log_events
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
-from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from hgpo_rllib.run.lock import locked
 
 app = typer.Typer(
@@ -97,7 +97,7 @@ def main() -> None:
     # when vLLM or other programs use the same cores. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        with log_events(), terminate_like_interrupt():
+        with log_events(), sigterm_as_interrupt():
             app(standalone_mode=True)
     except (ConfigError, DataError) as error:
         print(f"hgpo: {error}", file=sys.stderr)

@@ -125,9 +125,7 @@ def policy(
     from hgpo_rllib.play.web.application import listen, serve
     from hgpo_rllib.play.web.pages import Game
 
-    request = make_request(
-        words, env, split, "hgpo", "census", data, None, None, None, name, output=None
-    )
+    request = make_request(words, env, split, data=data, name=name)
     config, subject = request.config, request.subject
     assert subject is not None, "the agent hgpo has a model"
     check_no_strategies(config, "hgpo play policy")

@@ -61,14 +61,13 @@ def sweep(
         if any((config, grid, seeds, scheduler, output)):
             raise ConfigError("--resume uses the settings of the sweep: remove all other arguments")
         plan, folder = open_sweep(resume), resume
-        check_trials(plan)
     elif config is None:
         raise ConfigError("specify a CONFIG (for example alfworld_pocket) or --resume SWEEP")
     else:
         axes = [parse_axis(text) for text in grid or []]
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)
-        check_trials(plan)
         folder = new_folder(plan, output)
+    check_trials(plan)
     with large_imports():
         from hgpo_rllib.run.inputs import check_paths_are_kept
         from hgpo_rllib.run.sweep import run_sweep
@@ -87,10 +86,9 @@ def check_trials(plan: Sweep) -> None:
         raise ConfigError("rollout.gateway_port: trials would use the same port; train single runs")
     checked: list[tuple[object, ...]] = []
     for trial in plan.trials:
-        run = trial.config
-        algorithm = run.algorithm.estimator, run.algorithm.anchor
-        data = run.env, run.games, run.store, run.model, run.evaluation, run.policy_server
-        inputs = (*data, run.agent, run.rollout, run.tracking, *algorithm)
+        run = trial.config  # of `learner` and `algorithm`, the checks read these two settings
+        others = run.model_dump(exclude={"seed", "iterations", "learner", "algorithm"})
+        inputs = run.algorithm.estimator, run.algorithm.anchor, others
         if inputs not in checked:
             check_inputs(run)
             checked.append(inputs)

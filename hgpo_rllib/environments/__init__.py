@@ -7,6 +7,7 @@ The environments registered here can be trained, evaluated and prepared by name.
 import importlib
 from collections.abc import Callable
 from pathlib import Path
+from pkgutil import resolve_name
 
 from env_wrappers.errors import describe_error
 from hgpo_rllib.agent.templates import PROMPTS
@@ -81,8 +82,7 @@ def find_environment(env_id: str) -> EnvironmentSpec:
         ) from error
     spec = (UNNAMED | SPECS).get(bare, EnvironmentSpec)
     if isinstance(spec, str):
-        source, _, name = spec.partition(":")
-        spec = getattr(importlib.import_module(source), name)
+        spec = resolve_name(spec)
     return spec(env_id)
 
 

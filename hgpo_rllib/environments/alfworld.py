@@ -24,7 +24,7 @@ from hgpo_rllib.environments.spec import (
     Games,
     Info,
     MakeExpert,
-    MakePlayer,
+    MakeNoisyExpert,
     OraclePlan,
     PlanFollower,
     Progress,
@@ -89,7 +89,7 @@ with you your task actions around picked picking
         generate(path, spec, on_progress, workers=None)
         return [game.parent.name for game in find_games(path, "train")]
 
-    def expert_factory(self, config: RunConfig) -> MakeExpert:
+    def expert_factory(self, config: RunConfig) -> MakeNoisyExpert:
         """Return the explorer with `warm_start.random_moves`."""
         return functools.partial(explore, random_moves=config.warm_start.random_moves)
 
@@ -122,7 +122,7 @@ class ALFWorld(BuiltInSpec):
     prompts = prompts_of("alfworld")
     max_steps = 50
     eval_split = "valid_seen"
-    parity_shuffles = True
+    released_shuffles = True
     packages = ("alfworld", "textworld")
     generator = GameGenerator()
 
@@ -148,7 +148,7 @@ class ALFWorld(BuiltInSpec):
         trusted = settings.options.get("trusted", False)
         return lambda info: _with_thoughts(recorded_plan(Path(info["game"]), trusted))
 
-    def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
+    def players(self, settings: EnvSettings) -> dict[str, MakeExpert]:
         """Return the explorer, and the planner, which can take minutes for a game."""
         trusted = settings.options.get("trusted", False)
 

@@ -25,21 +25,23 @@ from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.env import EnvSettings
 
 PAGE = "docs/bring_your_own_environment.md"
-INFO = {
+REQUIRED_INFO = {
     "goal": (str, "the task in words, for the prompt"),
     "admissible_actions": ((list, tuple), "the actions offered now, for the prompt"),
     "won": ((bool, np.bool_), "whether the goal is reached"),
     "game": (str, "the name of the task, unique in its split; standard errors are over games"),
     "task_type": (str, "the family of the task, by which success is reported"),
 }
-AFTER_A_STEP = {"inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")}
-STATE = {"state_hash": (object, "the state, which algorithm.anchor=state compares")}
-_SETTINGS = {
+REQUIRED_STEP_INFO = {
+    "inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")
+}
+REQUIRED_STATE_INFO = {"state_hash": (object, "the state, which algorithm.anchor=state compares")}
+_OWN_SETTING = {
     "data": "env.data",
     "split": "env.train_split and evaluation.splits",
     "max_steps": "env.max_steps",
 }
-"""Environment arguments that cannot be options, and their own settings."""
+"""Arguments of environments that are settings themselves, not options."""
 
 
 def make_environment(settings: EnvSettings, split: str) -> gymnasium.Env:
@@ -83,7 +85,7 @@ def _check_curriculum(config: RunConfig, env: gymnasium.Env) -> None:
 def check_options(env: EnvSettings) -> None:
     """Raise ConfigError for an unknown environment option or one of the wrong type."""
     parameters = _parameters(env.env_id)
-    known = [name for name in parameters if name not in _SETTINGS]
+    known = [name for name in parameters if name not in _OWN_SETTING]
     check_reserved(env)
     for name, value in env.options.items():
         if name not in known:
@@ -107,7 +109,7 @@ def default_options(env_id: str) -> dict[str, Any]:
     return {
         name: parameter.default
         for name, parameter in parameters.items()
-        if name not in _SETTINGS and parameter.default is not inspect.Parameter.empty
+        if name not in _OWN_SETTING and parameter.default is not inspect.Parameter.empty
     }
 
 
@@ -122,9 +124,9 @@ def _parameters(env_id: str) -> Mapping[str, inspect.Parameter]:
 def check_reserved(env: EnvSettings) -> None:
     """Raise ConfigError for an environment option that has a setting of its own."""
     for name in env.options:
-        if name in _SETTINGS:
+        if name in _OWN_SETTING:
             raise ConfigError(
-                f"env.options.{name}: it is a setting of its own, see {_SETTINGS[name]}"
+                f"env.options.{name}: it is a setting of its own, see {_OWN_SETTING[name]}"
             )
 
 
@@ -235,46 +237,40 @@ def _play_a_step(env: gymnasium.Env, reports_states: bool) -> tuple[str, dict[st
     tasks = env.has_wrapper_attr("num_tasks") and env.get_wrapper_attr("num_tasks")
     if not isinstance(tasks, int) or tasks < 1:
         raise DataError("it has no num_tasks, the number of tasks of the split, 1 or more")
-    reset, demands = "reset(seed=0)", INFO | (STATE if reports_states else {})
-    observation, info = _call(reset, 2, lambda: env.reset(seed=0))
-    _check_result(reset, observation, info, demands)
+    required = REQUIRED_INFO | (REQUIRED_STATE_INFO if reports_states else {})
+    reset = "reset(seed=0)"
+    observation, info = _call(reset, 2, lambda: env.reset(seed=0), required)
     if not info["admissible_actions"]:
         raise DataError(f"'admissible_actions' in the info of {reset} is empty")
-    again, other = _call(reset, 2, lambda: env.reset(seed=0))
-    _check_result(reset, again, other, demands)
+    again, other = _call(reset, 2, lambda: env.reset(seed=0), required)
     if (again, other["goal"]) != (observation, info["goal"]):
         raise DataError(
             f"{reset} begins another task when it is called again: all members of a group play the "
             "task of one seed"
         )
     action = other["admissible_actions"][0]
-    step = f"step({action!r})"
-    then, *_, after = _call(step, 5, lambda: env.step(action))
-    _check_result(step, then, after, demands | AFTER_A_STEP)
+    _call(f"step({action!r})", 5, lambda: env.step(action), required | REQUIRED_STEP_INFO)
     return observation, info
 
 
-def _call(name: str, size: int, call: Callable[[], Any]) -> tuple[Any, ...]:
-    """Call the environment and check that the result has `size` values."""
+def _call(
+    name: str, size: int, call: Callable[[], Any], required: dict[str, tuple[Any, str]]
+) -> tuple[Any, ...]:
+    """Call the environment; check the number of values, the observation and the info."""
     try:
         returned = call()
     except Exception as error:
         raise DataError(f"{name} raises {describe_error(error)}") from error
     if not isinstance(returned, tuple) or len(returned) != size:
         raise DataError(f"{name} must return {size} values, as in Gymnasium")
-    return returned
-
-
-def _check_result(
-    name: str, observation: Any, info: Any, demands: dict[str, tuple[Any, str]]
-) -> None:
-    """Check that the observation is text, and that the info has the required keys and types."""
+    observation, *_, info = returned
     if not isinstance(observation, str):
         kind = type(observation).__name__
         raise DataError(f"the observation of {name} must be text, not a {kind}")
-    for key, (kind, use) in demands.items():
+    for key, (kind, use) in required.items():
         if not isinstance(info, dict) or key not in info:
             raise DataError(f"the info of {name} has no {key!r}: {use}")
         if not isinstance(info[key], kind):
             found = type(info[key]).__name__
             raise DataError(f"{key!r} in the info of {name} is a {found}: it must be {use}")
+    return returned

@@ -65,8 +65,8 @@ class Expert(Protocol):
         """Return thought and action; `last` is the action executed before, None at the start."""
 
 
-MakePlayer = Callable[[Info, random.Random], Expert]
-"""Creates the player of an episode from the info of its reset.
+MakeExpert = Callable[[Info, random.Random], Expert]
+"""Creates the expert of an episode from the info of its reset.
 
 Raises DataError if there is none for this game.
 """
@@ -113,7 +113,7 @@ class Strategist(NoisyExpert, Protocol):
         """Choose a strategy for the episode and return it; called before the first action."""
 
 
-MakeExpert = Callable[[Info, random.Random], NoisyExpert]
+MakeNoisyExpert = Callable[[Info, random.Random], NoisyExpert]
 """Creates the expert of an episode from the info of its reset."""
 
 
@@ -136,7 +136,7 @@ class DemonstrationGenerator(ABC):
     has_strategies: bool = False
 
     @abstractmethod
-    def expert_factory(self, config: RunConfig) -> MakeExpert:
+    def expert_factory(self, config: RunConfig) -> MakeNoisyExpert:
         """Return the function that creates experts; worker processes unpickle it."""
 
     def augment(self, examples: Sequence[Example], rng: random.Random) -> Sequence[Example]:
@@ -197,8 +197,8 @@ class EnvironmentSpec:
     """`env.max_steps` of evaluations without a run's settings; None: the default."""
     eval_split: str | None = None
     """Split that `hgpo evaluate` plays; None: the first of `evaluation.splits`."""
-    parity_shuffles: bool = False
-    """In the `parity` protocol, whether each of the 128 environments plays its own shuffle of the
+    released_shuffles: bool = False
+    """In the `released` protocol, whether each of the 128 environments plays its own shuffle of the
     tasks; otherwise one generator draws 128 distinct tasks at a time."""
     packages: tuple[str, ...] = ()
     """Distribution packages whose versions an evaluation records."""
@@ -213,8 +213,8 @@ class EnvironmentSpec:
     @property
     def name(self) -> str:
         """Short name of the id: ``alfworld`` for ``hgpo/ALFWorld-v0``."""
-        name = self.env_id.rpartition("/")[2].rpartition("-")[0].lower()
-        return re.sub(r"\W+", "-", name)
+        name = re.sub(r"-v\d+$", "", self.env_id.rpartition("/")[2])
+        return re.sub(r"\W+", "-", name.lower())
 
     def parts(self, config: RunConfig) -> dict[str, RunConfig]:
         """Return the settings of each environment in a mixture, by name.
@@ -275,7 +275,7 @@ class EnvironmentSpec:
             )
         return find_plan
 
-    def players(self, settings: EnvSettings) -> Mapping[str, MakePlayer]:
+    def players(self, settings: EnvSettings) -> Mapping[str, MakeExpert]:
         """Return scripted agents of `hgpo evaluate` and `hgpo data demos` by name."""
         return {}
 

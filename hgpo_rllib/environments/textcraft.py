@@ -19,7 +19,7 @@ from hgpo_rllib.environments.spec import (
     Games,
     Info,
     MakeExpert,
-    MakePlayer,
+    MakeNoisyExpert,
     OraclePlan,
     prompts_of,
 )
@@ -41,7 +41,7 @@ a and commands could craft crafted crafting execute find for get goal got invent
 possible to using you
 """
 
-    def expert_factory(self, config: RunConfig) -> MakeExpert:
+    def expert_factory(self, config: RunConfig) -> MakeNoisyExpert:
         """Return the crafter with the run's data and `warm_start.random_moves`."""
         moves = config.warm_start.random_moves
         return functools.partial(_craft, data=config.env.data, random_moves=moves)
@@ -103,7 +103,7 @@ class TextCraft(BuiltInSpec):
 
         return shortest
 
-    def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
+    def players(self, settings: EnvSettings) -> dict[str, MakeExpert]:
         """Return the crafter, also with the habit of its demonstrations."""
         make = functools.partial(_craft, data=settings.data)
         return {"careful": make, "wasteful": functools.partial(make, random_moves=WASTEFUL)}

@@ -21,7 +21,7 @@ from hgpo_rllib.environments.spec import (
     Games,
     Info,
     MakeExpert,
-    MakePlayer,
+    MakeNoisyExpert,
     OraclePlan,
     Progress,
     TaskGenerator,
@@ -80,7 +80,7 @@ than that the to total want with
         count = min(config.warm_start.games, goals.get_wrapper_attr("num_tasks"))
         return [str(task) for task in range(count)]
 
-    def expert_factory(self, config: RunConfig) -> MakeExpert:
+    def expert_factory(self, config: RunConfig) -> MakeNoisyExpert:
         """Return the shopper with `warm_start.random_moves`."""
         return functools.partial(_noisy_shopper, mistake_rate=config.warm_start.random_moves)
 
@@ -108,10 +108,10 @@ class WebShop(BuiltInSpec):
         """Return the function to a plan that finds and buys the product of a goal."""
         return functools.partial(_purchase, settings=settings)
 
-    def players(self, settings: EnvSettings) -> dict[str, MakePlayer]:
+    def players(self, settings: EnvSettings) -> dict[str, MakeExpert]:
         """Return the shoppers to compare with."""
 
-        def player(make: Callable[[str, random.Random], Shopper]) -> MakePlayer:
+        def player(make: Callable[[str, random.Random], Shopper]) -> MakeExpert:
             return lambda info, rng: make(info["goal"], rng)
 
         return {name: player(make) for name, make in PLAYERS.items()}

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hgpo_rllib.agent import BeginAgent, BeginModelAgent, ReflexionAgent, with_strategies
+from hgpo_rllib.agent import AgentFactory, ModelAgentFactory, ReflexionAgent, with_strategies
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.errors import ConfigError
@@ -21,7 +21,7 @@ REFLEXION_TRIALS = 3
 WHOLE_EPISODE = {"memory_length": 1000, "shorten_prompts": "memory", "context": "window"}
 """Settings that show all turns; the oldest are removed from prompts that are too long."""
 
-MakeBegin = Callable[[AgentSettings], BeginModelAgent]
+MakeAgentFactory = Callable[[AgentSettings], ModelAgentFactory]
 """Returns a function that starts agents of a model with the given settings."""
 
 
@@ -51,7 +51,9 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     return [f"agent.{key}={value}" for key, value in settings.items()]
 
 
-def begin_model_agent(agent: str, config: RunConfig, trials: int, model: MakeBegin) -> BeginAgent:
+def model_agent_factory(
+    agent: str, config: RunConfig, trials: int, model: MakeAgentFactory
+) -> AgentFactory:
     """Return the function with which an agent of `MODEL_AGENTS` starts a task."""
     strategy_prompt = config.agent.strategy_prompt
     if agent == "hgpo" and strategy_prompt is not None:

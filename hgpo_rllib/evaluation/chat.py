@@ -15,8 +15,8 @@ from openai.types.chat import ChatCompletion
 
 from env_wrappers.errors import one_line
 from hgpo_rllib.agent import (
-    BeginModelAgent,
     ModelAgent,
+    ModelAgentFactory,
     TextRenderer,
     Turn,
     action_grammar,
@@ -36,7 +36,7 @@ SEED_LIMIT = 2**31  # some servers reject larger seeds
 
 @dataclass(frozen=True)
 class RemoteModel:
-    """A model behind a URL; see `Subject`."""
+    """A model behind a URL; see `EvaluatedModel`."""
 
     url: str
     name: str
@@ -55,7 +55,7 @@ class RemoteModel:
             base_url=self.url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
         )
 
-        def begin(settings: AgentSettings) -> BeginModelAgent:
+        def begin(settings: AgentSettings) -> ModelAgentFactory:
             model = ChatModel(client, self.name, settings, self.temperature)
             return partial(ChatAgent, model, TextRenderer(settings))
 
@@ -129,14 +129,13 @@ class ChatAgent(ModelAgent):
         renderer, model, settings = self._renderer, self._model, self._model.settings
         turns = self.memory.last(renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
-        further = renderer.further(self.memory)
         grammar = action_grammar(admissible_actions) if settings.constrain_actions else None
         earlier, truncated = self._conversation, False
         while True:
             if earlier:
                 message = renderer.follow_up_message(*fixed)
             else:
-                message = renderer.message(*fixed, turns, *further)
+                message = renderer.message(*fixed, turns, self.memory)
             messages = [*earlier, {"role": "user", "content": message}]
             try:
                 reply = await model.client.chat.completions.create(

@@ -58,9 +58,7 @@ def compare(
                 f"and {_short(right)}"
             )
     means_a, means_b = by_game(a.episodes), by_game(b.episodes)
-    games = means_a.merge(
-        means_b[[*MEASURES]], left_index=True, right_index=True, suffixes=("_a", "_b")
-    )
+    games = means_a.join(means_b[[*MEASURES]], how="inner", suffixes=("_a", "_b"))
     different = len(means_a) + len(means_b) - 2 * len(games)
     if games.empty:
         raise ConfigError(f"{a.path} and {b.path} have no game in common")

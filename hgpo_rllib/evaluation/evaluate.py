@@ -16,9 +16,9 @@ from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.errors import RunStoppedError
-from hgpo_rllib.evaluation.agents import begin_model_agent
-from hgpo_rllib.evaluation.models import Decode, Subject
-from hgpo_rllib.evaluation.plan import Kind, Plan, Slot, census, parity
+from hgpo_rllib.evaluation.agents import model_agent_factory
+from hgpo_rllib.evaluation.models import Decode, EvaluatedModel
+from hgpo_rllib.evaluation.plan import Kind, Plan, PlannedEpisode, full_plan, released_plan
 from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
     describe,
@@ -26,7 +26,7 @@ from hgpo_rllib.evaluation.protocol import (
     protocol_hash,
     recording,
 )
-from hgpo_rllib.evaluation.scripted import begin_scripted
+from hgpo_rllib.evaluation.scripted import scripted_agent_factory
 from hgpo_rllib.evaluation.statistics import results
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_jsonl, write_jsonl
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, SUMMARY, evaluated_frames
@@ -45,14 +45,14 @@ class Request:
     """Arguments of an evaluation."""
 
     config: RunConfig
-    subject: Subject | None
+    subject: EvaluatedModel | None
     """The model; None for agents without a model."""
     agent: str
     """Name of the agent, see `request.check_agent`."""
     split: str
     kind: Kind
     seeds: int
-    """Number of seeds of a census."""
+    """Number of seeds of the protocol `full`."""
     games: int | None
     """Number of games; None: the protocol's default."""
     trials: int
@@ -64,7 +64,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Finished:
+class EvaluationResult:
     """An evaluation whose episodes have all been played."""
 
     path: Path
@@ -73,7 +73,9 @@ class Finished:
     """Number of episodes played in this call."""
 
 
-def evaluate(request: Request, on_progress: Progress = lambda done, total: None) -> Finished:
+def evaluate(
+    request: Request, on_progress: Progress = lambda done, total: None
+) -> EvaluationResult:
     """Play the episodes that are missing in the output directory, and write the summary.
 
     Raises:
@@ -95,16 +97,18 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
         path = request.output or Path(OUTPUT) / name
         with recording(path, protocol):
             if (path / SUMMARY).is_file():
-                return Finished(path, read_object(path / SUMMARY), 0)
+                return EvaluationResult(path, read_object(path / SUMMARY), 0)
             file = path / EPISODES
             done = _records(file)
             write_jsonl(file, done.values())  # removes a truncated line
-            left = [slot for slot in plan.slots if (slot.seed, slot.place) not in done]
+            left = [
+                episode for episode in plan.episodes if (episode.seed, episode.place) not in done
+            ]
             start = time.monotonic()
             if left:
-                play_slots(request, left, games, pool, file, on_progress)
+                play_episodes(request, left, games, pool, file, on_progress)
             done = _records(file)
-            records = [done[slot.seed, slot.place] for slot in plan.slots]
+            records = [done[episode.seed, episode.place] for episode in plan.episodes]
             write_jsonl(file, records)
             summary = {
                 "format": FORMAT,
@@ -120,7 +124,7 @@ def evaluate(request: Request, on_progress: Progress = lambda done, total: None)
                 },
             }
             write_json(path / SUMMARY, summary)
-    return Finished(path, summary, len(left))
+    return EvaluationResult(path, summary, len(left))
 
 
 def _records(file: Path) -> dict[tuple[int, int], Row]:
@@ -134,11 +138,11 @@ def plan_episodes(request: Request, games: Games) -> tuple[Plan, Row]:
     Raises:
         ConfigError: the split has fewer games than requested.
     """
-    if request.kind == "parity":
-        by_worker = find_environment(request.config.env.env_id).parity_shuffles
-        plan = parity(len(games.names), request.games, by_worker)
+    if request.kind == "released":
+        by_worker = find_environment(request.config.env.env_id).released_shuffles
+        plan = released_plan(len(games.names), request.games, by_worker)
     else:
-        plan = census(len(games.names), request.seeds, request.games)
+        plan = full_plan(len(games.names), request.seeds, request.games)
     agent, model = {"name": request.agent}, None
     if request.subject is not None:
         trials = request.trials if request.agent == "reflexion" else 1
@@ -147,15 +151,15 @@ def plan_episodes(request: Request, games: Games) -> tuple[Plan, Row]:
     return plan, describe(request.config, request.split, plan, games, agent, model)
 
 
-def play_slots(
+def play_episodes(
     request: Request,
-    slots: Sequence[Slot],
+    episodes: Sequence[PlannedEpisode],
     games: Games,
     pool: EnvPool,
     file: Path,
     on_progress: Progress,
 ) -> None:
-    """Play the slots and append each episode to the file when it ends.
+    """Play the episodes and append each episode to the file when it ends.
 
     Raises:
         RunStoppedError: some episodes failed.
@@ -163,40 +167,42 @@ def play_slots(
     config, split = request.config, request.split
     with contextlib.ExitStack() as stack:
         if request.subject is None:
-            begin, model = begin_scripted(request.agent, config.env), None
+            begin, model = scripted_agent_factory(request.agent, config.env), None
             concurrency = 1  # nothing is batched
         else:
             model = stack.enter_context(request.subject.open())
-            begin = begin_model_agent(request.agent, config, request.trials, model.begin)
+            begin = model_agent_factory(request.agent, config, request.trials, model.begin)
             concurrency = config.rollout.max_concurrent_episodes
-        slot_limit = asyncio.Semaphore(concurrency)
+        limit = asyncio.Semaphore(concurrency)
         play_member = partial(play_in_pool, begin, pool)
-        rollout = Rollout(play_member, config.rollout.max_attempts, slot_limit)
+        rollout = Rollout(play_member, config.rollout.max_attempts, limit)
         ended = 0
 
-        async def play(slot: Slot) -> None:
+        async def play(episode: PlannedEpisode) -> None:
             nonlocal ended
-            trajectory = await rollout.member(slot.task, f"{slot.seed}/{split}/{slot.place}", 0)
+            trajectory = await rollout.member(
+                episode.task, f"{episode.seed}/{split}/{episode.place}", 0
+            )
             if trajectory is None:
                 return
             decode = model.decode if model else lambda ids: ""
-            record = episode_record(trajectory, slot, split, games.names[slot.task], decode)
+            record = episode_record(trajectory, episode, split, games.names[episode.task], decode)
             append_jsonl(file, [record])
             ended += 1
-            on_progress(ended, len(slots))
+            on_progress(ended, len(episodes))
 
-        (model.run if model else asyncio.run)(gather([play(slot) for slot in slots]))
-    if ended < len(slots):
+        (model.run if model else asyncio.run)(gather([play(episode) for episode in episodes]))
+    if ended < len(episodes):
         lost = rollout.failures
         causes = ", ".join(f"{name} {lost[name]}" for name in FAILURES if lost[name])
         raise RunStoppedError(
-            f"{len(slots) - ended} episodes could not be played ({causes}; see the warnings above)"
-            ": the others are kept, repeat the command to continue"
+            f"{len(episodes) - ended} episodes could not be played ({causes}; see the warnings "
+            "above): the others are kept, repeat the command to continue"
         )
 
 
 def episode_record(
-    trajectory: Trajectory, slot: Slot, split: str, game: str, decode: Decode
+    trajectory: Trajectory, episode: PlannedEpisode, split: str, game: str, decode: Decode
 ) -> Row:
     """Return one episode as JSON, without times or machine data: equal episodes are equal lines.
 
@@ -207,8 +213,8 @@ def episode_record(
     tokens = [response.tokens for turn in _turns(trajectory) for response in turn.responses]
     return {
         "format": EVALUATED_EPISODES,
-        "seed": slot.seed,
-        "place": slot.place,
+        "seed": episode.seed,
+        "place": episode.place,
         "split": split,
         "game": game,
         "task_type": trajectory.info["task_type"],

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpo_rllib.agent import BeginModelAgent
+from hgpo_rllib.agent import ModelAgentFactory
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.evaluation.agents import MakeBegin
+from hgpo_rllib.evaluation.agents import MakeAgentFactory
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.settings.agent import AgentSettings
@@ -25,13 +25,13 @@ Decode = Callable[[NDArray[np.int32]], str]
 class Model:
     """A running model."""
 
-    begin: MakeBegin
+    begin: MakeAgentFactory
     decode: Decode
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     """Runs a coroutine that sends requests to the model, and returns its result."""
 
 
-class Subject(Protocol):
+class EvaluatedModel(Protocol):
     """A model to evaluate."""
 
     def describe(self) -> dict[str, Any]:
@@ -48,12 +48,12 @@ class LocalModel:
     config: RunConfig
 
     def describe(self) -> dict[str, Any]:
-        """See `Subject`."""
+        """See `EvaluatedModel`."""
         return describe_model(self.config)
 
     @contextmanager
     def open(self) -> Iterator[Model]:
-        """See `Subject`.
+        """See `EvaluatedModel`.
 
         Raises:
             ConfigError: the model has no chat template, or the cluster is too small.
@@ -95,7 +95,7 @@ def served(config: RunConfig) -> Iterator[Model]:
         replicas = Replicas.of(running.app, server.max_outage_s)
         client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, server.most_replicas > 1)
 
-        def begin(settings: AgentSettings) -> BeginModelAgent:
+        def begin(settings: AgentSettings) -> ModelAgentFactory:
             renderer = TokenRenderer(tokenizer, settings)
             return partial(PolicyAgent, client, renderer, grammars=grammars)
 

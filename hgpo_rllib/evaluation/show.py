@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hgpo_rllib.evaluation.compare import Comparison
-from hgpo_rllib.evaluation.evaluate import Finished
+from hgpo_rllib.evaluation.evaluate import EvaluationResult
 from hgpo_rllib.evaluation.protocol import HASH_LENGTH
 from hgpo_rllib.evaluation.statistics import MEASURES, Estimate, PairedTest
 from hgpo_rllib.reporting.console import make_table
@@ -17,7 +17,7 @@ from hgpo_rllib.results import ALL, Evaluation
 from hgpo_rllib.results.evaluations import EPISODES
 
 
-def show_evaluation(finished: Finished, console: Console) -> None:
+def show_evaluation(finished: EvaluationResult, console: Console) -> None:
     """Print the results and their protocol."""
     summary = finished.summary
     console.print(results_table(summary))

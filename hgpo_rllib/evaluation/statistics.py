@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import stats
 
+from hgpo_rllib.advantages.steps import Floats
 from hgpo_rllib.rollout.outcomes import clustered_error, summarize
 
 MEASURES = ("success_rate", "score")
@@ -21,8 +22,6 @@ the test is exact."""
 SEED = 0
 _ROUNDING_ERROR = 1e-12  # smaller differences count as 0
 _BATCH = 500  # resamples at a time; all of them would take gigabytes of memory
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

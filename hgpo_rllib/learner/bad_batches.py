@@ -17,10 +17,6 @@ NUMBERS = {
     "grad_norm": "gradient norm",
     "critic_grad_norm": "critic's gradient norm",
 }
-SMALLER_MOMENTS = (
-    "use learner.offload_optimizer=true, model.lora_rank, or learner.shard_parameters=true with "
-    "more learners"
-)
 SKIPPED = "its optimizer step is left out (learner.on_bad_batch=skip)"
 
 

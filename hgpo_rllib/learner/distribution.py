@@ -58,12 +58,10 @@ class OwnAddressStore(dist.TCPStore):
 import_module("torch.distributed.rendezvous").TCPStore = OwnAddressStore  # type: ignore[attr-defined]
 
 
-def update(group: LearnerGroup, columns: Columns, env_steps: int) -> dict[str, Any]:
-    """Update all learners with the same batch and return their metrics, equal on all of them.
-
-    RLlib's own call would split a batch among them.
-    """
-    return on_learners(group, _update, columns, env_steps)
+def update(learner: Learner, columns: Columns, env_steps: int) -> dict[str, Any]:
+    """Update a learner with all rows; `LearnerGroup.update` would split them among learners."""
+    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
+    return learner.update(batch=batch)
 
 
 def on_learners(group: LearnerGroup, function: Callable[..., T], *arguments: Any) -> T:
@@ -98,11 +96,6 @@ def check_healthy(group: LearnerGroup) -> None:
             "a learner process failed while it saved or loaded its state: see its log in ray_logs/ "
             "of the run directory, or in the folder of Ray's session on your cluster"
         )
-
-
-def _update(learner: Learner, columns: Columns, env_steps: int) -> dict[str, Any]:
-    batch = MultiAgentBatch({DEFAULT_MODULE_ID: SampleBatch(columns)}, env_steps=env_steps)
-    return learner.update(batch=batch)
 
 
 def _call(

@@ -18,13 +18,7 @@ from torch import Tensor
 
 from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
 from hgpo_rllib.errors import RunStoppedError
-from hgpo_rllib.learner.bad_batches import (
-    REMEDY,
-    SKIPPED,
-    SMALLER_MOMENTS,
-    describe_batch,
-    find_problem,
-)
+from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
 from hgpo_rllib.learner.distribution import all_gather, join, passes
@@ -124,7 +118,7 @@ class HGPOLearner(TorchLearner):
         self, *, module_id: str, config, batch: dict[str, Tensor], fwd_out: dict[str, Tensor]
     ) -> Tensor:
         """Return a micro-batch's part of the objective: the sum of weighted token losses."""
-        losses = token_losses(self._settings, batch, fwd_out, batch.get("reference_logp"))
+        losses = token_losses(self._settings, batch, fwd_out)
         weight = batch["weight"].to(losses.loss.dtype)
         loss = (losses.loss * weight).sum()
         if "value" in fwd_out:
@@ -247,7 +241,9 @@ class HGPOLearner(TorchLearner):
                     optimizer.step()
             except torch.OutOfMemoryError as error:
                 raise RunStoppedError(
-                    f"out of memory in the optimizer step: {SMALLER_MOMENTS} ({error})"
+                    "out of memory in the optimizer step: use learner.offload_optimizer=true, "
+                    "model.lora_rank, or learner.shard_parameters=true with more learners "
+                    f"({error})"
                 ) from error
             return True
         message = (
@@ -304,8 +300,8 @@ class HGPOLearner(TorchLearner):
         weight[torch.from_numpy(part.trained)] = torch.from_numpy(part.weight)
         weights = {"weight": weight}
         if "value" in columns:
-            outputs = self.policy.model_config["critic_outputs"]
-            weights["value_weight"] = value_weights(columns, part.rows, outputs)
+            critic_outputs = self.policy.model_config["critic_outputs"]
+            weights["value_weight"] = value_weights(columns, part.rows, critic_outputs)
         parts = self._passes(columns, part.trained)
         self._gradients.begin(len(parts))
         for micro in parts:

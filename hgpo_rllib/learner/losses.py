@@ -142,16 +142,13 @@ class TokenLosses:
 
 
 def token_losses(
-    settings: LearnerSettings,
-    tokens: Mapping[str, Tensor],
-    outputs: Mapping[str, Tensor],
-    reference_logp: Tensor | None,
+    settings: LearnerSettings, tokens: Mapping[str, Tensor], outputs: Mapping[str, Tensor]
 ) -> TokenLosses:
     """Compute the losses of a micro-batch's tokens, not yet weighted by ``tokens["weight"]``.
 
     `tokens` is a `token_batch` (batching.py) with ``old_logp``. `outputs` has ``logp``
-    and ``entropy`` under the policy being trained. Without `reference_logp` there is no KL term,
-    without ``teacher_logp`` in `tokens` no distillation loss.
+    and ``entropy`` under the policy being trained. Without ``reference_logp`` in `tokens` there is
+    no KL term, without ``teacher_logp`` no distillation loss.
     """
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
@@ -178,8 +175,9 @@ def token_losses(
     loss = policy_loss
     if settings.entropy_coeff > 0:
         loss = loss - settings.entropy_coeff * entropy
-    if reference_logp is not None:
-        kl = kl_estimate(logp, reference_logp, settings.kl_estimator, settings.kl_clamp)
+    if "reference_logp" in tokens:
+        reference = tokens["reference_logp"]
+        kl = kl_estimate(logp, reference, settings.kl_estimator, settings.kl_clamp)
         statistics["kl"] = kl
         loss = loss + settings.kl_coeff * kl
     if "teacher_logp" in tokens:

@@ -20,6 +20,8 @@ from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes, tokens_at_once
 
+Restrictions = tuple[Tensor, Tensor]
+"""Arguments `restricted` and `restriction` of `excluded_tokens`."""
 EXCLUDED = -1e30
 """Logit of an excluded token: with minus infinity, the entropy and its gradient would be NaN."""
 
@@ -233,7 +235,7 @@ def token_log_probs(
         part = slice(start, start + size)
         arguments = (
             *(llm, predicting[part], tokens[part], temperature, entropy_gradient),
-            *_restrictions(batch, start, size),
+            _restrictions(batch, start, size),
         )
         if len(starts) > 1 and torch.is_grad_enabled():
             # The backward pass computes the logits of one part at a time again.
@@ -247,12 +249,10 @@ def token_log_probs(
     return {"logp": logp, "entropy": entropy}
 
 
-def _restrictions(
-    batch: dict[str, Tensor], start: int, size: int
-) -> tuple[Tensor | None, Tensor | None]:
+def _restrictions(batch: dict[str, Tensor], start: int, size: int) -> Restrictions | None:
     """Return `restricted` and `restriction` of some positions; see `excluded_tokens`."""
     if "restriction" not in batch:
-        return None, None
+        return None
     place = batch["restricted"] - start
     inside = (place >= 0) & (place < size)
     return place[inside], batch["restriction"][inside]
@@ -264,29 +264,23 @@ def _score_tokens(
     tokens: Tensor,
     temperature: float,
     entropy_gradient: bool,
-    restricted: Tensor | None,
-    restriction: Tensor | None,
+    restrictions: Restrictions | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the log-probability of each token and the entropy of its distribution."""
-    log_probs = _log_probs(llm, predicting, temperature, restricted, restriction)
+    log_probs = _log_probs(llm, predicting, temperature, restrictions)
     with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         entropy = -(log_probs.exp() * log_probs).sum(-1)
     return log_probs.gather(-1, tokens[:, None])[:, 0], entropy
 
 
 def _log_probs(
-    llm: PreTrainedModel,
-    predicting: Tensor,
-    temperature: float,
-    restricted: Tensor | None,
-    restriction: Tensor | None,
+    llm: PreTrainedModel, predicting: Tensor, temperature: float, restrictions: Restrictions | None
 ) -> Tensor:
     """Return the log-probabilities of all tokens; frees the logits, which are as large."""
     logits = llm.get_output_embeddings()(predicting)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature
-    if restricted is not None and restriction is not None:
-        excluded = excluded_tokens(restricted, restriction, logits.shape)
-        logits = logits.masked_fill(excluded, EXCLUDED)
+    if restrictions is not None:
+        logits = logits.masked_fill(excluded_tokens(*restrictions, logits.shape), EXCLUDED)
     return logits.log_softmax(-1)
 
 

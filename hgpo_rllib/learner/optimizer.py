@@ -14,18 +14,20 @@ from hgpo_rllib.settings.learner import LearnerSettings
 
 def learning_rate(settings: LearnerSettings, steps: int, iterations: int) -> float:
     """Return the learning rate after this number of optimizer steps and of iterations."""
-    warm = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
+    warmup = min(1.0, (steps + 1) / max(1, settings.lr_warmup_steps))
     if settings.lr_decay_iterations is None:
-        return settings.lr * warm
-    gone = min(1.0, iterations / settings.lr_decay_iterations)
-    left = 1 - gone if settings.lr_decay == "linear" else (1 + math.cos(math.pi * gone)) / 2
-    return settings.lr * warm * left
+        return settings.lr * warmup
+    progress = min(1.0, iterations / settings.lr_decay_iterations)
+    decay = (
+        1 - progress if settings.lr_decay == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    )
+    return settings.lr * warmup * decay
 
 
 def set_learning_rate(optimizer: Optimizer, settings: LearnerSettings, iterations: int) -> None:
     """Set the rates of policy and critic after this number of iterations; a resume keeps counts."""
-    taken = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
-    rate = learning_rate(settings, taken, iterations)
+    steps = int(next(iter(optimizer.state.values()))["step"]) if optimizer.state else 0
+    rate = learning_rate(settings, steps, iterations)
     critic_factor = (settings.critic_lr or settings.lr) / settings.lr
     for group, factor in zip(optimizer.param_groups, (1.0, critic_factor), strict=False):
         group["lr"] = rate * factor

@@ -19,7 +19,7 @@ from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import Info, MakePlayer, PlanFollower
+from hgpo_rllib.environments.spec import Info, MakeExpert, PlanFollower
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.env import EnvSettings
 from hgpo_rllib.warmstart.demonstrations import play
@@ -83,7 +83,7 @@ def write_demos(
     return demos
 
 
-def find_expert(name: str, settings: EnvSettings) -> MakePlayer:
+def find_expert(name: str, settings: EnvSettings) -> MakeExpert:
     """Return the function that creates the expert of an episode.
 
     Raises:

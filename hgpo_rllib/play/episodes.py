@@ -81,13 +81,8 @@ def _show_step(step: Row, position: int, steps: int, console: Console) -> None:
     console.print(
         action.append(f"  [{', '.join(marks)}]", "green" if marks == ["valid"] else "red")
     )
-    console.print(
-        Text(
-            ", ".join(
-                f"{name} {decimal(number(step, key), 3)}" for name, key in VALUES if key in step
-            )
-        )
-    )
+    values = (f"{name} {decimal(number(step, key), 3)}" for name, key in VALUES if key in step)
+    console.print(Text(", ".join(values)))
 
 
 def thought_of(step: Row) -> str:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hgpo_rllib.agent import BeginModelAgent, Memory
+from hgpo_rllib.agent import Memory, ModelAgentFactory
 from hgpo_rllib.jsonl import Row
 
 
@@ -14,13 +14,13 @@ class WatchedPolicy:
 
     def __init__(
         self,
-        begin: BeginModelAgent,
+        begin: ModelAgentFactory,
         decode: Callable[[Any], str],
         samples: int,
         info: Mapping[str, Any],
         group: str,
     ):
-        """Start an episode, with `samples` responses per step; see `BeginAgent`.
+        """Start an episode, with `samples` responses per step; see `AgentFactory`.
 
         `decode` converts the token ids of a prompt to text.
         """

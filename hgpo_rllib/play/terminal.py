@@ -43,8 +43,8 @@ def plain(value: Any) -> str:
     )
 
 
-def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console: Console) -> bool:
-    """Play an episode until it ends or the player quits; return whether it was won.
+def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console: Console) -> None:
+    """Play an episode until it ends or the player quits.
 
     `task` has the arguments of the reset, which select the task; `max_steps` is the step limit.
     """
@@ -52,10 +52,9 @@ def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console:
     console.print(Text(f"A number or a command is a step, {QUIT!r} ends the game.", "dim"))
     steps, done = 0, False
     while not done:
-        show(observation, info["admissible_actions"], console)
         left = max_steps - steps
         prompt = f"{left} {'step' if left == 1 else 'steps'} left > "
-        action = read_action(info["admissible_actions"], prompt, console)
+        action = read_action(observation, info["admissible_actions"], prompt, console)
         if action is None:
             break
         observation, _, terminated, truncated, info = env.step(action)
@@ -73,14 +72,6 @@ def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console:
     else:
         why = "the goal is not reached" if done else "you left"
         console.print(Text(f"Lost: {why} after {count}.", "bold red"))
-    return bool(info["won"])
-
-
-def show(observation: str, admissible: Sequence[str], console: Console) -> None:
-    """Print the observation, and the actions with their numbers."""
-    console.print(Text(f"\n{plain(observation)}"))
-    items = [Text(f"{number:>3} {plain(a)}") for number, a in enumerate(admissible, start=1)]
-    console.print(Columns(items, column_first=True, padding=(0, 2)))
 
 
 def as_action(text: str, admissible: Sequence[str]) -> str:
@@ -90,9 +81,18 @@ def as_action(text: str, admissible: Sequence[str]) -> str:
     return f"search[{text}]" if in_store and not text.startswith(prefixes) else text
 
 
-def read_action(admissible: Sequence[str], prompt: str, console: Console) -> str | None:
-    """Ask until an action is entered; None means quit."""
+def read_action(
+    observation: str, admissible: Sequence[str], prompt: str, console: Console
+) -> str | None:
+    """Print the observation and the numbered actions, and ask until one is entered.
+
+    Returns:
+        The action; None if the player quits.
+    """
+    console.print(Text(f"\n{plain(observation)}"))
     numbered = {str(number): action for number, action in enumerate(admissible, start=1)}
+    items = [Text(f"{number:>3} {plain(action)}") for number, action in numbered.items()]
+    console.print(Columns(items, column_first=True, padding=(0, 2)))
     while True:
         answer = ask(console, prompt)
         if answer == QUIT:

@@ -52,7 +52,7 @@ class Replicas:
         """
         self._handle = handle
         self._running = running
-        self._max_outage_s = max_outage_s
+        self.max_outage_s = max_outage_s
         self._next_poll = 0.0
         self._down = False
         self._next_warning = 0.0
@@ -79,9 +79,9 @@ class Replicas:
         none_since: float | None = None
 
         def check(since: float, why: str) -> None:
-            if time.monotonic() - since > self._max_outage_s:
+            if time.monotonic() - since > self.max_outage_s:
                 raise RunStoppedError(
-                    f"no replica of the policy server has answered for {self._max_outage_s:g} s "
+                    f"no replica of the policy server has answered for {self.max_outage_s:g} s "
                     f"(policy_server.max_outage_s): {why}"
                 )
 
@@ -123,7 +123,7 @@ class Replicas:
                 self._down = True
                 logger.warning(
                     "policy server: no replica is running; waiting up to %g s for one",
-                    self._max_outage_s,
+                    self.max_outage_s,
                 )
         return not self._down
 

@@ -2,8 +2,9 @@
 
 import logging
 import uuid
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import ray
 from ray import serve
@@ -24,7 +25,7 @@ HEALTH_CHECK_TIMEOUT_S = 60  # an engine replies between two steps, such as a lo
 SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
 
 
-class PolicyServer:
+class PolicyServer(AbstractContextManager["PolicyServer"]):
     """A running policy server. As a context manager it stops after the block.
 
     Ray and Serve must be running (`hgpo_rllib.run.cluster.ray_cluster`). With several replicas,
@@ -90,10 +91,6 @@ class PolicyServer:
         """Stop the replicas."""
         serve.delete(self.app)
         ray.kill(self._owner)
-
-    def __enter__(self) -> Self:
-        """Return the running server."""
-        return self
 
     def __exit__(self, *_: Any) -> None:
         """Stop it."""

@@ -5,10 +5,8 @@ do vLLM's workers, because `WorkerExtension` is in it. The import registers the 
 engine ``hgpo``, which loads the weights that a replica shares with its workers.
 """
 
-import base64
 import itertools
 import multiprocessing
-import pickle
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -172,10 +170,9 @@ class VLLMEngine(Engine):
 
     async def _call_vllm(self, method: str, arguments: dict[str, Any]) -> None:
         if method == "init_weight_transfer_engine":
-            await self._vllm.init_weight_transfer_engine(WeightTransferInitRequest(arguments))
+            await self._vllm.init_weight_transfer_engine(WeightTransferInitRequest(**arguments))
         elif method == "update_weights":
-            info = WeightTransferUpdateRequest(_in_plain_types(arguments))
-            await self._vllm.update_weights(info)
+            await self._vllm.update_weights(WeightTransferUpdateRequest(**arguments))
         else:
             await getattr(self._vllm, method)()
 
@@ -207,15 +204,6 @@ class VLLMEngine(Engine):
     def shutdown(self) -> None:
         """Stop vLLM, which gets time to end: a killed one leaves a temporary file."""
         self._vllm.shutdown()
-
-
-def _in_plain_types(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Pickle CUDA IPC handles, as vLLM's HTTP client does: its messages have no other types."""
-    plain = {name: value for name, value in arguments.items() if value is not None}
-    if "ipc_handles" in plain:
-        handles = base64.b64encode(pickle.dumps(plain.pop("ipc_handles")))
-        plain["ipc_handles_pickled"] = handles.decode()
-    return plain
 
 
 def sampling_parameters(sampling: Sampling, prompt: Prompt) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs. Never run on a GPU.
+"""Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs. Not yet tested on GPUs.
 
 A transfer has one half in the learner, which calls the other half, in the engine. A replica begins
 a transfer when a request needs the weights, a thread of the learner serves it, and Ray's queues
@@ -19,6 +19,7 @@ from ray.exceptions import RayActorError
 from ray.util.queue import Queue
 from torch import Tensor
 from vllm.distributed.weight_transfer.base import ParamMeta, TrainerInitInfo, WeightSource
+from vllm.distributed.weight_transfer.clients import HTTPVLLMWeightSyncClient
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
@@ -108,38 +109,27 @@ class GPUTransport:
                 transfer.calls.put(error)
 
     def _send(self, transfer: Transfer) -> None:
-        start: TrainerInitInfo = IPCTrainerInitInfo(rank=0)
+        init_info: TrainerInitInfo = IPCTrainerInitInfo(rank=0)
         if self._backend == "nccl":
             address = ray.util.get_node_ip_address()
-            start = NCCLTrainerInitInfo(address, get_open_port(), 1 + transfer.workers, rank=0)
+            size = 1 + transfer.workers
+            init_info = NCCLTrainerInitInfo(address, get_open_port(), size, rank=0)
         client, source = _EngineCalls(transfer), _Source(self._tensors)
-        trainer = WeightTransferTrainerFactory.trainer_init(start, client=client, source=source)
+        trainer = WeightTransferTrainerFactory.trainer_init(init_info, client=client, source=source)
         try:
             trainer.send_weights()
         finally:
             trainer.shutdown()
 
 
-class _EngineCalls:
-    """vLLM's `VLLMWeightSyncClient`: calls methods of an engine through its queues."""
+class _EngineCalls(HTTPVLLMWeightSyncClient):
+    """vLLM's client, with the queues of a transfer in place of HTTP."""
 
     def __init__(self, transfer: Transfer):
         self._transfer = transfer
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        self._call("init_weight_transfer_engine", init_info)
-
-    def start_weight_update(self) -> None:
-        self._call("start_weight_update", {})
-
-    def update_weights(self, update_info: Any) -> None:
-        self._call("update_weights", update_info)
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        self._call("finish_weight_update", {})
-
-    def _call(self, method: str, arguments: dict[str, Any]) -> None:
-        self._transfer.calls.put((method, arguments))
+    def _post(self, path: str, json: dict[str, Any] | None = None) -> None:
+        self._transfer.calls.put((path, json or {}))
         if error := self._transfer.replies.get():
             raise RuntimeError(error)
 

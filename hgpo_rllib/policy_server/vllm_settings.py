@@ -46,8 +46,8 @@ def engine_arguments(
         "disable_log_stats": True,
     }
     if model.lora_rank:
-        room = next(room for room in LORA_RANKS if room >= model.lora_rank)
-        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": room}
+        max_rank = next(rank for rank in LORA_RANKS if rank >= model.lora_rank)
+        arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": max_rank}
     if server.replica_gpus > 0:
         arguments["gpu_memory_utilization"] = server.memory_utilization
         arguments["enable_sleep_mode"] = server.colocate

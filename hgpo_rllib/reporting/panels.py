@@ -35,9 +35,9 @@ class Panel:
 
     title: str
     lines: Sequence[Line]
-    rate: bool = False
+    full_range: bool = False
     """The axis ranges from 0 to 100 %."""
-    amount: bool = False
+    from_zero: bool = False
     """The axis starts at 0."""
     log: bool = False
     """The axis is logarithmic, without bands; values that are not positive become gaps."""
@@ -63,7 +63,7 @@ def metric_panel(panel: metrics.Panel, experiments: Experiments) -> Panel:
                 dash = style.DASHES[place % len(style.DASHES)]
             label = metric.label if index == 0 else ""
             lines.append(Line(values, label, style.color_of(index), dash))
-    return Panel(panel.heading, lines, rate=panel.whole, amount=panel.from_zero, log=panel.log)
+    return Panel(panel.heading, lines, panel.full_range, panel.from_zero, panel.log)
 
 
 def _recorded(metric: metrics.Metric, experiments: Experiments) -> list[metrics.Metric]:
@@ -144,9 +144,9 @@ def _draw(axes: Axes, panel: Panel, neutral_legend: bool) -> None:
             low, high = mean - error, mean + error
             axes.fill_between(x, low, high, color=line.color, alpha=0.18, linewidth=0)
     axes.set_title(panel.title)
-    if panel.rate:
+    if panel.full_range:
         style.rate_axis(axes)
-    if panel.amount:
+    if panel.from_zero:
         axes.set_ylim(bottom=0)
     axes.set_xlabel(panel.x_label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10], min_n_ticks=1))

@@ -60,14 +60,14 @@ def _training_games(experiments: Experiments) -> Panel:
     for index, values in enumerate(bands):
         smooth = values.rolling(RUNNING_MEAN, min_periods=1).mean()
         lines.append(Line(smooth, label, style.color_of(index), style.dash_of(index)))
-    return Panel("Success on training games", lines, rate=True)
+    return Panel("Success on training games", lines, full_range=True)
 
 
 def _held_out_games(experiments: Experiments) -> Panel:
     """Show the splits of a single run; otherwise the means of all splits, with a few seeds."""
     (first, *others) = experiments.values()
     if not others and len(first.members) == 1:
-        return Panel("Success on held-out games", _splits(first), rate=True)
+        return Panel("Success on held-out games", _splits(first), full_range=True)
     lines = []
     if not others and len(first.members) <= SEEDS_SHOWN:
         rows = first.evaluations.query("split == @ALL").groupby("run", sort=False)
@@ -80,7 +80,7 @@ def _held_out_games(experiments: Experiments) -> Panel:
         values = band(runs, "success_rate", runs.evaluations.query("split == @ALL"))
         label = "" if others else f"mean of {len(first.members)} seeds"
         lines.append(Line(values, label, style.color_of(index), style.dash_of(index), 2.2))
-    return Panel("Success on held-out games, all splits", lines, rate=True)
+    return Panel("Success on held-out games, all splits", lines, full_range=True)
 
 
 def _splits(run: Runs) -> list[Line]:

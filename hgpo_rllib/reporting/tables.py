@@ -11,7 +11,7 @@ import pandas as pd
 from hgpo_rllib.reporting.numbers import MISSING, decimal, duration, percent, points
 from hgpo_rllib.reporting.panels import Experiments
 from hgpo_rllib.results import ALL, Run, Runs
-from hgpo_rllib.results.runs import SAME_EXPERIMENT, compared
+from hgpo_rllib.results.runs import SAME_EXPERIMENT, distinguishing_settings
 
 
 def mean_rates(groups: Any) -> pd.DataFrame:
@@ -202,5 +202,5 @@ def _evaluation_notes(every: Sequence[Runs]) -> list[str]:
 
 def difference_table(experiments: Experiments) -> pd.DataFrame:
     """Return a table of the settings in which experiments differ, with their values."""
-    settings = compared([runs.members[0] for runs in experiments.values()])
+    settings = distinguishing_settings([runs.members[0] for runs in experiments.values()])
     return settings.loc[:, settings.nunique() > 1].set_axis(list(experiments)).T

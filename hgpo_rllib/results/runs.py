@@ -343,7 +343,7 @@ def _settings(config: Row) -> dict[str, str]:
     }
 
 
-def compared(members: Sequence[Run]) -> pd.DataFrame:
+def distinguishing_settings(members: Sequence[Run]) -> pd.DataFrame:
     """Return the settings that distinguish experiments, one row per run.
 
     Settings that some runs lack are left out: another version wrote them. A missing entry of a
@@ -354,13 +354,13 @@ def compared(members: Sequence[Run]) -> pd.DataFrame:
         key
         for key in settings
         if key.partition(".")[0] not in SAME_EXPERIMENT
-        and all(_knows(run.config, key) for run in members)
+        and all(_has_setting(run.config, key) for run in members)
         and not any(other.startswith(f"{key}.") for other in settings)  # {} beside its entries
     ]
     return settings[keys].fillna("not set")
 
 
-def _knows(config: Row, key: str) -> bool:
+def _has_setting(config: Row, key: str) -> bool:
     """Return whether a run has a setting, or the setting of which `key` is an entry."""
     section, _, rest = key.partition(".")
     field, values = rest.partition(".")[0], config.get(section)
@@ -369,7 +369,7 @@ def _knows(config: Row, key: str) -> bool:
 
 def _experiments(members: Sequence[Run]) -> list[str]:
     """Return each run's experiment name, from as few settings as distinguish the experiments."""
-    settings = compared(members)
+    settings = distinguishing_settings(members)
     used: list[str] = []
     distinct = 1
     for key in sorted(settings, key=lambda key: key != ESTIMATOR):

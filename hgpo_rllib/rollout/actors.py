@@ -31,27 +31,21 @@ class RunnerActors:
     """
 
     def __init__(
-        self,
-        actors: Sequence[ActorHandle],
-        replicas: Replicas,
-        group_size: int,
-        max_episodes: int,
-        max_outage_s: float,
+        self, actors: Sequence[ActorHandle], replicas: Replicas, group_size: int, max_episodes: int
     ):
         """Create the players of one rollout.
 
         Args:
             actors: actors of `HGPOEnvRunner`.
             replicas: replicas of the policy server. This process logs their outages, as the
-                output of actors is not shown.
+                output of actors is not shown. Their `max_outage_s` is also the time limit while all
+                actors are lost.
             group_size: number of members of each group.
             max_episodes: maximum number of concurrent episodes on all actors together, but at
                 least one per actor. Those of other rollouts at the same time are not counted.
-            max_outage_s: time limit in seconds while all actors are lost.
         """
         self._episodes = max(1, max_episodes // len(actors))
         self._replicas = replicas
-        self._max_outage_s = max_outage_s
         self._ready: asyncio.Queue[ActorHandle] = asyncio.Queue()
         for _ in range(max(1, self._episodes // group_size)):
             for actor in actors:
@@ -104,9 +98,9 @@ class RunnerActors:
         if len(self._lost) == self._count:
             now = time.monotonic()
             self._all_lost_since = self._all_lost_since or now
-            if now - self._all_lost_since > self._max_outage_s:
+            if now - self._all_lost_since > self._replicas.max_outage_s:
                 raise RunStoppedError(
-                    f"all env runners have been lost for {self._max_outage_s:g} s "
+                    f"all env runners have been lost for {self._replicas.max_outage_s:g} s "
                     f"(policy_server.max_outage_s): {describe(error)}"
                 )
         asyncio.get_running_loop().call_later(PAUSE_S, self._ready.put_nowait, actor)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import gymnasium as gym
 
-from hgpo_rllib.agent import Agent, BeginAgent
+from hgpo_rllib.agent import Agent, AgentFactory
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
@@ -130,7 +130,7 @@ async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def play_in_pool(
-    begin: BeginAgent, pool: EnvPool, task: int, group: str, name: str
+    begin: AgentFactory, pool: EnvPool, task: int, group: str, name: str
 ) -> Trajectory:
     """Play a task until the agent wins it or does not retry; see `PlayMember`.
 

@@ -30,7 +30,7 @@ from ray.rllib.utils.metrics import (
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.advantages.estimators import TEACHERS
-from hgpo_rllib.agent import BeginAgent, TokenRenderer, with_strategies
+from hgpo_rllib.agent import AgentFactory, TokenRenderer, with_strategies
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.models import eos_token_ids, load_tokenizer
 from hgpo_rllib.policy_server.client import PolicyClient
@@ -211,14 +211,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         """Return a function that plays groups, with a limit of their concurrent episodes."""
         limit = self.config.max_concurrent_episodes
         if self.actors:
-            outage_s = self.config.max_outage_s
-            runners = RunnerActors(self.actors, self.replicas, group_size, limit, outage_s)
+            runners = RunnerActors(self.actors, self.replicas, group_size, limit)
             return partial(runners.play, lambda: self.weights)
         return partial(self._play_group, asyncio.Semaphore(limit))
 
     async def _play_group(self, slots: asyncio.Semaphore, group: Group) -> PlayedGroup:
         client, pool = self._client(group.temperature), self._pool(group.split)
-        play: PlayMember = partial(play_in_pool, self.begin_agent(client), pool)
+        play: PlayMember = partial(play_in_pool, self.agent_factory(client), pool)
         if self.config.gateway_port is not None:
             gateway = await self._open_gateway()
             begin = partial(self._begin_session, client, group.temperature)
@@ -255,10 +254,10 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def _client(self, temperature: float) -> PolicyClient:
         """Return the client of all groups with this temperature, which batches their prompts."""
         if temperature not in self._clients:
-            several = self.config.settings(PolicyServerSettings).most_replicas > 1
+            by_session = self.config.settings(PolicyServerSettings).most_replicas > 1
             sampling = self.sampling(temperature)
             self._clients[temperature] = PolicyClient(
-                self.replicas, sampling, self.weights, several
+                self.replicas, sampling, self.weights, by_session
             )
         return self._clients[temperature]
 
@@ -270,7 +269,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         for client in tuple(self._clients.values()):
             client.weights = weights
 
-    def begin_agent(self, policy: Policy) -> BeginAgent:
+    def agent_factory(self, policy: Policy) -> AgentFactory:
         """Return the factory of the agents of a group.
 
         Override it for other agents, such as multi-role ones.

@@ -19,7 +19,7 @@ from hgpo_rllib.rollout.trajectory import Step, Trajectory
 
 Message = Mapping[str, str]
 """Chat message with ``role`` and ``content``."""
-IsGone = Callable[[], Awaitable[bool]]
+IsDisconnected = Callable[[], Awaitable[bool]]
 """Returns whether the client of a request has disconnected."""
 
 
@@ -37,7 +37,7 @@ class Reply:
 
     messages: Sequence[Message]
     turn: "asyncio.Task[Turn]"
-    is_gone: IsGone
+    is_disconnected: IsDisconnected
     delivered: bool = False
     """Whether the client was still connected when the response was there."""
     reward: float = 0.0
@@ -61,7 +61,7 @@ class Session:
     ):
         """Create a session that waits for a client.
 
-        `policy` samples with `temperature`, seeded by `group` and `name` (see `BeginAgent`). A
+        `policy` samples with `temperature`, seeded by `group` and `name` (see `AgentFactory`). A
         request after `max_turns` responses ends the session.
         """
         self.id = secrets.token_urlsafe(16)
@@ -81,7 +81,9 @@ class Session:
         self.claimed: asyncio.Future[None] = loop.create_future()
         self._ended: asyncio.Future[None] = loop.create_future()
 
-    async def chat(self, messages: Sequence[Message], anchor: str, is_gone: IsGone) -> Reply:
+    async def chat(
+        self, messages: Sequence[Message], anchor: str, is_disconnected: IsDisconnected
+    ) -> Reply:
         """Return the policy's response to messages.
 
         A request with the messages of one whose client disconnected repeats it and gets its
@@ -98,8 +100,8 @@ class Session:
         reply = await self._undelivered_reply(messages)
         self._begin_request()  # after the wait, in which the session may have ended
         if reply is None:
-            reply = self._ask(messages, anchor, is_gone)
-        reply.is_gone = is_gone
+            reply = self._ask(messages, anchor, is_disconnected)
+        reply.is_disconnected = is_disconnected
         self._waiting += 1
         try:
             await asyncio.wait({reply.turn})
@@ -116,7 +118,7 @@ class Session:
             self._waiting -= 1
             self._last_used = time.monotonic()
         reply.answered = reply.answered or time.perf_counter()
-        if not await is_gone():  # a request that repeats this one may have got the response
+        if not await is_disconnected():  # a request that repeats this one may have got the response
             reply.delivered = True
         return reply
 
@@ -185,11 +187,13 @@ class Session:
 
     async def _undelivered_reply(self, messages: Sequence[Message]) -> Reply | None:
         for reply in self._replies:
-            if not reply.delivered and reply.messages == messages and await reply.is_gone():
+            if not reply.delivered and reply.messages == messages and await reply.is_disconnected():
                 return reply
         return None
 
-    def _ask(self, messages: Sequence[Message], anchor: str, is_gone: IsGone) -> Reply:
+    def _ask(
+        self, messages: Sequence[Message], anchor: str, is_disconnected: IsDisconnected
+    ) -> Reply:
         if len(self._replies) >= self.max_turns:
             self._truncated = True
             self._ended.set_result(None)
@@ -204,7 +208,7 @@ class Session:
                 f"the messages have {len(prompt_ids)} tokens, agent.max_prompt_tokens is {limit}"
             )
         turn = self._respond(prompt_ids, anchor, next(self._numbers))
-        reply = Reply(messages, asyncio.ensure_future(turn), is_gone)
+        reply = Reply(messages, asyncio.ensure_future(turn), is_disconnected)
         self._replies.append(reply)
         return reply
 
@@ -261,7 +265,7 @@ class Sessions:
             session.claimed.cancel()  # does nothing if a client has it
             self._claimed.pop(session.id, None)
 
-    async def claim(self, wait_s: float, is_gone: IsGone) -> Session | None:
+    async def claim(self, wait_s: float, is_disconnected: IsDisconnected) -> Session | None:
         """Return a session for a client; None if there is none for `wait_s`.
 
         Raises:
@@ -277,7 +281,7 @@ class Sessions:
             if session is None:
                 self._offered.put_nowait(None)  # for the other clients
                 raise SessionEndedError("the run has ended")
-            if await is_gone():
+            if await is_disconnected():
                 self._offered.put_nowait(session)
                 return None
             if not session.claimed.done():  # else it was cancelled

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 from ray.tune.utils import flatten_dict
 
 from env_wrappers.files import write_json
@@ -20,6 +20,7 @@ from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.folders import checksum
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
+from hgpo_rllib.section import Section
 
 FIXED = (
     "env.env_id",
@@ -32,10 +33,8 @@ FIXED = (
 """Settings that must match the checkpoint's parameters and its position in the task order."""
 
 
-class Start(BaseModel):
+class Start(Section):
     """Content of started.json."""
-
-    model_config = ConfigDict(extra="forbid")
 
     settings: dict[str, Any]
     games: dict[str, str]

@@ -22,7 +22,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port
-from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from hgpo_rllib.run.session import ray_session
 
 NOISY_LOGGERS = ("ray", "ray.serve", "ray.rllib", "ray.tune", "ray._common.deprecation", "vllm")
@@ -64,7 +64,7 @@ def ray_cluster(
         # Start Serve before any trial or algorithm: its controller does not fit into a placement
         # group.
         start_serve()
-        stack.enter_context(terminate_like_interrupt())  # replaces Ray's handler
+        stack.enter_context(sigterm_as_interrupt())  # replaces Ray's handler
         if remedy is not None:
             stack.enter_context(on_exit_of(ray_processes(), partial(_exit, remedy)))
         yield

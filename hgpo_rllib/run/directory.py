@@ -2,9 +2,7 @@
 
 import contextlib
 import errno
-import gzip
 import itertools
-import json
 import os
 import shutil
 import time
@@ -12,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.files import write_atomically
 from hgpo_rllib.config import RunConfig, load_config, save_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import read_jsonl, write_jsonl
@@ -98,9 +95,7 @@ class RunDirectory:
         """Write the episodes of one iteration."""
         folder = self.path / "episodes"
         folder.mkdir(exist_ok=True)
-        text = "".join(json.dumps(record) + "\n" for record in records)
-        file = folder / _EPISODES.format(f"{iteration:04d}")
-        write_atomically(file, gzip.compress(text.encode(), compresslevel=3))
+        write_jsonl(folder / _EPISODES.format(f"{iteration:04d}"), records)
 
     def keep_best(self) -> None:
         """Copy the policy of `checkpoint` to `best`."""

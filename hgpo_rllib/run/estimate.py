@@ -31,12 +31,12 @@ REPLICA = "policy server replica"
 
 PEAK_FLOPS = {"H100": 989e12, "A100": 312e12, "RTX 4090": 165e12, "L4": 121e12}
 """FLOP/s of dense bfloat16 products with float32 sums, from NVIDIA's data sheets (H100: SXM)."""
-USED = 0.4
+MFU = 0.4
 """Share of `PEAK_FLOPS` that the estimate of seconds assumes."""
 
 
 @dataclass(frozen=True)
-class Row:
+class SequenceLength:
     """Tokens of a sequence that the model computes at once: a turn, or `turns` of a conversation.
 
     A conversation's messages to the model count as `prompt`, its responses as `response`.
@@ -57,7 +57,7 @@ class Row:
         return self.tokens - self.response // self.turns
 
 
-TYPICAL = {"alfworld_full": Row(450, 150)}
+TYPICAL = {"alfworld_full": SequenceLength(450, 150)}
 """Mean turn by prompt, of Qwen2.5 with K = 2.
 
 ALFWorld: in a log of such a run (https://github.com/ZJU-REAL/SDAR/issues/51), the first iteration
@@ -66,13 +66,13 @@ characters on average (24 generated games, random actions) plus the chat templat
 """
 
 
-def full_row(config: RunConfig) -> Row:
-    """Return a row of full length: a turn, or a conversation of as many full responses as fit."""
+def full_sequence(config: RunConfig) -> SequenceLength:
+    """Return the full length: of a turn, or of a conversation of as many responses as fit."""
     prompt, response = config.agent.max_prompt_tokens, config.agent.max_response_tokens
     turns = 1
     if config.agent.context == "conversation":
         turns = min(config.env.max_steps, 1 + (prompt - 1) // response)
-    return Row(prompt - (turns - 1) * response, turns * response, turns)
+    return SequenceLength(prompt - (turns - 1) * response, turns * response, turns)
 
 
 @dataclass(frozen=True)
@@ -200,12 +200,12 @@ def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:
 
 def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     """Return what a forward and backward pass of the learner adds, by name."""
-    learner, rank, row = config.learner, config.model.lora_rank, full_row(config)
+    learner, rank, sequence = config.learner, config.model.lora_rank, full_sequence(config)
     checkpointing, critic = learner.gradient_checkpointing, _critic(config, model)
     models = [model, critic] if critic else [model]
     dtype = compute_dtype(config)
-    tokens = max(row.tokens, learner.micro_batch_tokens)  # a long row is one micro-batch
-    responses = min(tokens * row.response // row.tokens, model.tokens_at_once)
+    tokens = max(sequence.tokens, learner.micro_batch_tokens)  # a long sequence is one micro-batch
+    responses = min(tokens * sequence.response // sequence.tokens, model.tokens_at_once)
     parts = {}
     if learner.shard_parameters:
         gathered = sum(one.gathered_bytes(trained=not rank) for one in models)
@@ -220,7 +220,7 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     logits = model.logit_bytes(responses, learner.entropy_coeff > 0)
     parts[f"logits of {responses:,} response tokens"] = logits
     if critic:
-        prompts = tokens - responses // row.turns
+        prompts = tokens - responses // sequence.turns
         read, what = (tokens, "") if _values_of_tokens(config) else (prompts, "prompt ")
         activations = critic.activation_bytes(read, dtype, checkpointing)
         parts[f"critic: activations of {read:,} {what}tokens"] = activations
@@ -247,7 +247,7 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     server, dtype = config.policy_server, config.model.dtype
     where = "GPU" if server.replica_gpus else "host"
     if server.replica_gpus:
-        tokens = full_row(config).tokens
+        tokens = full_sequence(config).tokens
         what = f"KV cache of {server.max_num_seqs} sequences of {tokens:,} tokens"
         cache = model.kv_cache_bytes(server.max_num_seqs * tokens, dtype)
     else:
@@ -259,25 +259,25 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     ]
 
 
-def work(config: RunConfig, model: ModelSize, row: Row) -> dict[str, float]:
-    """Return the work of an iteration whose rows all have this length, by name.
+def work(config: RunConfig, model: ModelSize, sequence: SequenceLength) -> dict[str, float]:
+    """Return the work of an iteration whose sequences all have this length, by name.
 
     Every episode has `env.max_steps` steps. Engine and learner compute each conversation once.
     Trained tokens are those of all epochs together, FLOP those of all engines or learners. With
-    GPUs there are the seconds of sampling and update on each kind of GPU, at `USED` of its peak;
-    one step off policy, the two overlap.
+    GPUs there are the seconds of sampling and update on each kind of GPU, at `MFU` of its peak;
+    unless the schedule is synchronous, the two overlap if a learner has a whole GPU.
     """
     server, cluster, rollout = config.policy_server, config.cluster, config.rollout
     episodes = rollout.groups_per_iteration * rollout.group_size
     turns = episodes * config.env.max_steps
-    rows = episodes * math.ceil(config.env.max_steps / row.turns)
-    sampling = rows * forward_flop(model, row.tokens, row.response)
-    update = rows * update_flop(config, model, row, turns)
+    sequences = episodes * math.ceil(config.env.max_steps / sequence.turns)
+    sampling = sequences * forward_flop(model, sequence.tokens, sequence.response)
+    update = sequences * update_flop(config, model, sequence, turns)
     found = {
         "turns": turns,
-        "tokens in prompts": rows * row.prompt,
-        "tokens sampled": rows * row.response,
-        "tokens trained": rows * row.tokens * config.learner.num_epochs,
+        "tokens in prompts": sequences * sequence.prompt,
+        "tokens sampled": sequences * sequence.response,
+        "tokens trained": sequences * sequence.tokens * config.learner.num_epochs,
         "FLOP of sampling": sampling,
         "FLOP of the update": update,
     }
@@ -286,12 +286,12 @@ def work(config: RunConfig, model: ModelSize, row: Row) -> dict[str, float]:
         update /= cluster.num_learners
         overlap = rollout.schedule != "synchronous" and cluster.learner_gpus == 1
         flop = max(sampling, update) if overlap else sampling + update
-        found |= {f"seconds on {gpu}": flop / (USED * peak) for gpu, peak in PEAK_FLOPS.items()}
+        found |= {f"seconds on {gpu}": flop / (MFU * peak) for gpu, peak in PEAK_FLOPS.items()}
     return found
 
 
 def forward_flop(model: ModelSize, tokens: int, responses: int) -> float:
-    """Return the FLOP of a forward pass of a row of `tokens`, of which `responses` are responses.
+    """Return the FLOP of a forward pass of `tokens`, of which `responses` are of responses.
 
     Layers multiply all tokens, the head those that predict a response token. A token attends to
     itself and those before it: two products with ``q`` values per layer and position.
@@ -307,8 +307,8 @@ def _attention(model: ModelSize, tokens: int) -> float:
     return 4.0 * model.attention * model.layers * tokens * (tokens + 1) / 2
 
 
-def update_flop(config: RunConfig, model: ModelSize, row: Row, turns: int) -> float:
-    """Return the FLOP of one row in an update on `turns` turns.
+def update_flop(config: RunConfig, model: ModelSize, sequence: SequenceLength, turns: int) -> float:
+    """Return the FLOP of one sequence in an update on `turns` turns.
 
     A backward pass has twice the FLOP of the forward pass, of which LoRA needs half for the frozen
     matrices. Gradient checkpointing computes the layers again, at most: torch leaves out the last
@@ -316,17 +316,18 @@ def update_flop(config: RunConfig, model: ModelSize, row: Row, turns: int) -> fl
     forward pass.
     """
     learner, lora = config.learner, config.model.lora_rank > 0
-    forward = forward_flop(model, row.tokens, row.response)
+    forward = forward_flop(model, sequence.tokens, sequence.response)
     again = learner.gradient_checkpointing
-    training = _products(model, row.tokens, row.response) * (2 if lora else 3)
-    training += 3 * _attention(model, row.tokens) + again * forward_flop(model, row.tokens, 0)
+    training = _products(model, sequence.tokens, sequence.response) * (2 if lora else 3)
+    training += 3 * _attention(model, sequence.tokens)
+    training += again * forward_flop(model, sequence.tokens, 0)
     flop = learner.num_epochs * (training + (learner.kl_coeff > 0) * forward)
     if learner.old_logp == "recomputed":
         flop += forward * (1 - 1 / max(1, round(turns / learner.minibatch_size)))
     if config.algorithm.estimator in TEACHERS:  # without the text that its prompts have in addition
         flop += forward
     critic = _critic(config, model)
-    read = row.tokens if _values_of_tokens(config) else row.last_prompt
+    read = sequence.tokens if _values_of_tokens(config) else sequence.last_prompt
     if learner.critic != "none":  # values before the update
         flop += forward_flop(critic or model, read, 0)
     if critic:

@@ -32,7 +32,11 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def check_inputs(config: RunConfig) -> None:
-    """Raise ConfigError or DataError if the model, data, environment or a tracker is missing."""
+    """Raise ConfigError or DataError if a run with these settings could not start.
+
+    The model, the data, the environment or a tracker is missing or invalid, a port is in use, a
+    folder cannot be written, or vLLM is built for GPUs only.
+    """
     check_build(config)
     check_dashboard_port(config)
     if config.rollout.gateway_port is not None:
@@ -147,14 +151,12 @@ def check_dashboard_port(config: RunConfig) -> None:
     port = config.cluster.dashboard_port
     if port is None or os.environ.get("RAY_ADDRESS"):
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            raise ConfigError(
-                f"cluster.dashboard_port: port {port} is in use; choose another, or null for none"
-            ) from error
+    try:
+        socket.create_server((LOOPBACK, port)).close()
+    except OSError as error:
+        raise ConfigError(
+            f"cluster.dashboard_port: port {port} is in use; choose another, or null for none"
+        ) from error
 
 
 def check_paths_are_kept(config: RunConfig, **folders: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def terminate_like_interrupt() -> Iterator[None]:
+def sigterm_as_interrupt() -> Iterator[None]:
     """Raise KeyboardInterrupt on SIGTERM in the block, so that started processes are stopped."""
     # Ray starts its processes, including jobs, with SIGINT blocked to protect them from Ctrl-C.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

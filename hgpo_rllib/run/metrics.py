@@ -111,7 +111,7 @@ def selection_rate(rows: Iterable[Mapping[str, Any]]) -> float:
     return sum(chosen) / len(chosen) if chosen else rates[ALL]
 
 
-def numbers(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+def scalars(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the numbers of rows by name: of an evaluation, ``evaluation/<split>/<name>``."""
     return {
         f"evaluation/{row['split']}/{name}" if "split" in row else name: value

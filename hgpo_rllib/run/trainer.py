@@ -28,7 +28,7 @@ from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.folders import newest_intact, write_folder
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.lock import locked
-from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics, numbers, selection_rate
+from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics, scalars, selection_rate
 from hgpo_rllib.run.tensorboard import TensorBoard
 from hgpo_rllib.run.trackers import Trackers
 from hgpo_rllib.warmstart import prepare
@@ -54,7 +54,11 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     directory = RunDirectory(resume) if resume else RunDirectory.create(config)
     with contextlib.nullcontext() if resume else locked(directory.path):
         console.say(f"run directory: {directory.path}")
-        console.say(describe_estimator(config))
+        console.say(
+            f"estimator {config.algorithm.estimator}: groups share up to "
+            f"{config.algorithm.context_length} states of history (anchor: "
+            f"{config.algorithm.anchor}), prompts show {config.agent.memory_length} turns"
+        )
         check_changes(directory, config, console)
         _run(config, directory, console, resume is not None)
         with console.stage("writing the report"):
@@ -125,15 +129,6 @@ def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
             config, examples, lambda step, _: on_progress(step, steps)
         )
     console.say(f"pocket model: {path}")
-
-
-def describe_estimator(config: RunConfig) -> str:
-    """Describe the estimator's context length and the prompt's memory, which are set separately."""
-    algorithm, agent = config.algorithm, config.agent
-    return (
-        f"estimator {algorithm.estimator}: groups share up to {algorithm.context_length} states "
-        f"of history (anchor: {algorithm.anchor}), prompts show {agent.memory_length} turns"
-    )
 
 
 class Training:
@@ -238,7 +233,7 @@ class Training:
         return rows
 
     def _log(self, rows: Rows, iteration: int) -> None:
-        values = numbers(rows)
+        values = scalars(rows)
         self.tensorboard.log(values, iteration)
         self.live.publish(values)
         self.trackers.log(values, iteration)

@@ -29,7 +29,7 @@ SUCCESS = "held_out_success"
 
 
 class RunTrial(tune.Trainable):
-    """Run a run directory in a Tune actor, from its checkpoint if there is one.
+    """Tune trainable that trains the run of a run directory, from its checkpoint if there is one.
 
     A Tune step consists of the iterations up to and including the next evaluation, after which a
     scheduler may stop the trial.

@@ -27,7 +27,7 @@ class PolicyServerSettings(Section):
     """Name of the transport of new weights from the learner to the replicas, a key of
     `WEIGHT_TRANSPORTS`. `object_store`: through host memory. `nccl`: between GPUs, if learners and
     replicas have GPUs of their own. `ipc`: if one learner and one replica share a GPU. The last two
-    are vLLM's, need `rollout.schedule=synchronous`, and were never run on a GPU."""
+    are vLLM's, need `rollout.schedule=synchronous`, and have not been tested on GPUs."""
     num_replicas: int = Field(1, ge=1)
     """Number of replicas. Each runs one engine."""
     max_replicas: int | None = Field(None, ge=1)

@@ -232,7 +232,7 @@ def _held_out(results: Results) -> Panel:
         columns = {"mean": [e.value for e in found], "error": [e.high - e.value for e in found]}
         return pd.DataFrame(columns, iterations).fillna(0.0)
 
-    return Panel("Held-out success, 95 % intervals", _lines(results, values), rate=True)
+    return Panel("Held-out success, 95 % intervals", _lines(results, values), full_range=True)
 
 
 def _metric(results: Results, name: str) -> Panel:
@@ -247,7 +247,7 @@ def _metric(results: Results, name: str) -> Panel:
         return pd.DataFrame({"mean": runs.mean(axis=1), "error": runs.sem(axis=1).fillna(0.0)})
 
     title, lines = TITLES.get(name, declared.heading), _lines(results, values)
-    return Panel(title, lines, rate=declared.whole, amount=declared.from_zero)
+    return Panel(title, lines, full_range=declared.full_range, from_zero=declared.from_zero)
 
 
 def _profile(results: Results) -> Panel:
@@ -258,4 +258,4 @@ def _profile(results: Results) -> Panel:
         return pd.DataFrame({"mean": shares, "error": 0.0}, index=100 * thresholds)
 
     lines = _lines(results, values)
-    return Panel("Tasks with at least …", lines, rate=True, x_label="… this success rate (%)")
+    return Panel("Tasks with at least …", lines, full_range=True, x_label="… this success rate (%)")

@@ -48,13 +48,10 @@ def plan(name: str, study: Study, folder: Path, records: Sequence[Record], resum
     if (folder / SWEEP_FILE).is_file():
         if not resume:
             raise ConfigError(f"{folder} is there already: add --resume to continue the study")
-        now = {trial.name: trial.config for trial in sweep.trials}
+        now = {trial.name: settings_hash(trial.config) for trial in sweep.trials}
         for trial in open_sweep(folder).trials:
-            path = folder / trial.name
-            changed = trial.name in now and settings_hash(trial.config) != settings_hash(
-                now[trial.name]
-            )
-            if changed and path.is_dir():
+            path, before = folder / trial.name, settings_hash(trial.config)
+            if now.get(trial.name, before) != before and path.is_dir():
                 raise ConfigError(
                     f"{path} was begun with other settings than the study {name} has now: remove "
                     "it, or restore the study file and its base"

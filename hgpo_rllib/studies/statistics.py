@@ -22,8 +22,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import integrate, stats
+
+from hgpo_rllib.advantages.steps import Floats
 
 LEVEL = 0.05
 """Intervals are at 1 - LEVEL; claims are judged at LEVEL."""
@@ -34,7 +36,6 @@ MAX_SEEDS = 1000
 _ROUNDING_ERROR = 1e-18  # smaller variances count as 0
 _DIGITS = 12  # of scores of runs, so that equal scores are equal on every machine
 
-Floats = NDArray[np.float64]
 Scores = Sequence[Floats]
 """Per split, shape ``(seeds, tasks)``; see `pool`."""
 
@@ -88,8 +89,8 @@ def estimate(scores: Scores) -> Estimate:
     if parts.total < _ROUNDING_ERROR:
         return Estimate(value, seeds=seeds, seed_variance=0.0, task_variance=0.0)
     error = math.sqrt(parts.total)
-    p_value = float(2 * stats.t.sf(abs(value) / error, parts.freedom))
-    low, high = value - parts.reach, value + parts.reach
+    p_value = float(2 * stats.t.sf(abs(value) / error, parts.df))
+    low, high = value - parts.margin, value + parts.margin
     return Estimate(value, low, high, p_value, seeds, parts.between_seeds * seeds, rest)
 
 
@@ -105,12 +106,12 @@ class _Variance:
     between_tasks: float
     noise: float
     total: float
-    freedom: float
+    df: float
 
     @property
-    def reach(self) -> float:
+    def margin(self) -> float:
         """Half the width of the t interval."""
-        return float(stats.t.ppf(1 - LEVEL / 2, self.freedom)) * math.sqrt(self.total)
+        return float(stats.t.ppf(1 - LEVEL / 2, self.df)) * math.sqrt(self.total)
 
 
 def _variance(*arms: Scores) -> _Variance:
@@ -168,7 +169,7 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
     error = float((means[0] - sum(means[1:])).std())
     if error**2 < _ROUNDING_ERROR:
         return Interval(value)
-    tail = float(stats.norm.sf(_variance(*arms).reach / error))
+    tail = float(stats.norm.sf(_variance(*arms).margin / error))
     low, high = np.quantile(statistic(*drawn), [tail, 1 - tail])
     return Interval(value, float(low), float(high)) if low < high else Interval(value)
 
@@ -257,10 +258,10 @@ def power(
     error = math.sqrt(seed_variance / seeds + task_variance)
     if error == 0:
         return 1.0
-    freedom, shift = seeds - 1, difference / error
-    bound = stats.t.ppf(1 - level / 2, freedom)
+    df, shift = seeds - 1, difference / error
+    bound = stats.t.ppf(1 - level / 2, df)
     # The other tail as one of -shift: SciPy's cdf is NaN where it is nearly 0.
-    return float(stats.nct.sf(bound, freedom, shift) + stats.nct.sf(bound, freedom, -shift))
+    return float(stats.nct.sf(bound, df, shift) + stats.nct.sf(bound, df, -shift))
 
 
 def seeds_needed(

@@ -10,7 +10,7 @@ import gymnasium
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
 from hgpo_rllib.agent import Memory, TextRenderer
-from hgpo_rllib.environments.spec import Example, Expert, Info, MakeExpert, Strategist
+from hgpo_rllib.environments.spec import Example, Expert, Info, MakeNoisyExpert, Strategist
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.generated import WarmStartSettings
 
@@ -24,7 +24,7 @@ def subgoal_text(current: str, subgoal: str, action: str) -> str:
 def demonstrate_task(
     env_id: str,
     env_options: str,
-    make_expert: MakeExpert,
+    make_expert: MakeNoisyExpert,
     agent: AgentSettings,
     settings: WarmStartSettings,
     named_task: tuple[int, str],
@@ -50,13 +50,13 @@ def demonstrate_task(
 @functools.lru_cache(maxsize=1)
 def cached_environment(env_id: str, options: str) -> gymnasium.Env:
     """Return the environment that all demonstrations of a process use."""
-    return gymnasium.make(env_id, **json.loads(options))
+    return gymnasium.make(env_id, disable_env_checker=True, **json.loads(options))
 
 
 def demonstrate(
     env: gymnasium.Env,
     task: int,
-    make_expert: MakeExpert,
+    make_expert: MakeNoisyExpert,
     agent: AgentSettings,
     noise: float,
     rng: random.Random,
@@ -116,7 +116,7 @@ def play(
             text = renderer.follow_up_message(*given)
         else:
             turns = memory.last(renderer.memory_length)
-            text = renderer.message(*given, turns, *renderer.further(memory))
+            text = renderer.message(*given, turns, memory)
         if renderer.has_subgoals:
             response = subgoal_text(memory.subgoal, thought, action)
         else:

@@ -36,10 +36,19 @@ SHARED_CLUSTER = (
     "test_ports",
     "test_readme",
     "test_schedules",
+    "test_small_cluster",
     "test_weight_updates",
 )
 # They start first, so that no process waits for the other's long file at the end.
-LONG_FILES = ("test_algorithm", "test_sweep", "test_command", "test_placement", "test_jobs")
+LONG_FILES = (
+    "test_algorithm",
+    "test_command",  # has its own model, so it does not wait for that of the others
+    "test_sweep",
+    "test_jobs",
+    "test_placement",
+    "test_serve",
+    "test_two_learners",
+)
 EXAMPLE = ROOT / "tuned_examples" / "alfworld_pocket.yaml"
 SMALL = (
     "iterations=2",

@@ -92,7 +92,7 @@ def main(notes: str, data: str, model: str, *cases: str) -> None:
             "alfworld_qwen1.5b_hgpo", data, model, "policy_server.colocate=true"
         ),
     }
-    with resources(CPU=32, GPU=4), ray_cluster(runs["1.5B"]):
+    with resources(CPU=8, GPU=4), ray_cluster(runs["1.5B"]):
         for name in (name for name in runs if name in cases):
             note("case", name=name)
             build(runs[name], iterations=name == "one GPU colocated")

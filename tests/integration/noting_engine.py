@@ -14,7 +14,7 @@ import numpy as np
 import ray
 
 from hgpo_rllib.policy_server import object_store
-from hgpo_rllib.policy_server.engine import Load
+from hgpo_rllib.policy_server.engine import Engine, Load
 from hgpo_rllib.policy_server.types import (
     STARTING_WEIGHTS,
     Generation,
@@ -41,7 +41,7 @@ def note(event: str, **more: Any) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-class NotingEngine:
+class NotingEngine(Engine):
     """Answers every prompt with the same token."""
 
     version = STARTING_WEIGHTS.version
@@ -62,12 +62,6 @@ class NotingEngine:
 
         yield load
 
-    async def pause(self, mode: str) -> None:
-        """See `Engine`."""
-
-    async def resume(self) -> None:
-        """See `Engine`."""
-
     async def sleep(self) -> None:
         """See `Engine`."""
         note("sleep")
@@ -75,12 +69,6 @@ class NotingEngine:
     async def wake(self) -> None:
         """See `Engine`."""
         note("wake")
-
-    async def ping(self) -> None:
-        """See `Engine`."""
-
-    def shutdown(self) -> None:
-        """See `Engine`."""
 
 
 def environment(server: Any) -> dict[str, str]:

@@ -25,7 +25,7 @@ from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
 from hgpo_rllib.run.metrics import iteration_metrics
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
-from tests.integration.weights import sync
+from tests.integration.weights import reference_logp, sync
 
 pytestmark = pytest.mark.integration
 PROMPT = list(range(40, 90))
@@ -37,17 +37,6 @@ def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
     weights = sync(algorithm)
     server = serve.get_app_handle(algorithm.config.serve_app)
     return server.generate.remote([Prompt(PROMPT)], sampling, weights).result()[0]
-
-
-def reference_logp(model_path: Path, response: np.ndarray, temperature: float) -> np.ndarray:
-    """Log-probabilities by a plain HuggingFace forward pass, nothing of ours in it."""
-    ids = torch.tensor([PROMPT + response.tolist()])
-    with torch.no_grad():
-        logits = load_model(str(model_path))(input_ids=ids).logits[0].float() / temperature
-    logp = logits.log_softmax(-1)
-    return np.array(
-        [logp[len(PROMPT) - 1 + i, token].item() for i, token in enumerate(response.tolist())]
-    )
 
 
 def step_logp(algorithm: HGPO, trajectories: list[Trajectory]) -> list[np.ndarray]:
@@ -69,11 +58,12 @@ def test_served_policy_equals_the_learner_after_every_update(
         result = algorithm.train()
         assert result["served_learner_logp_gap"] < 1e-4
         algorithm.save_pretrained(str(tmp_path / str(update)))
+        model = load_model(str(tmp_path / str(update)))
         for temperature in (1.0, 0.4):
             answer = ask(algorithm, temperature)
-            expected = reference_logp(tmp_path / str(update), answer.token_ids, temperature)
+            expected = reference_logp(model, PROMPT, answer.token_ids, temperature)
             np.testing.assert_allclose(answer.logp, expected, atol=1e-4)
-    stale = reference_logp(tmp_path / "1", before.token_ids, 1.0)
+    stale = reference_logp(model, PROMPT, before.token_ids)
     assert np.abs(stale - before.logp).max() > 1e-3, "the updates changed nothing: no evidence"
 
 

@@ -17,8 +17,7 @@ from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.actors import own_handle
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
-from hgpo_rllib.rollout.trajectory import Trajectory
-from tests.integration.weights import sync
+from tests.integration.weights import responses, sync
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
@@ -42,35 +41,27 @@ def started(algorithm: HGPO, count: int, **settings: Any) -> Iterator[EnvRunnerG
 
 
 @pytest.fixture(scope="module")
-def three(algorithm: HGPO) -> Iterator[EnvRunnerGroup]:
-    """Three env runner actors."""
-    with started(algorithm, 3) as group:
+def two(algorithm: HGPO) -> Iterator[EnvRunnerGroup]:
+    """Two env runner actors."""
+    with started(algorithm, 2) as group:
         yield group
-
-
-def responses(trajectories: list[Trajectory]) -> list[tuple[str, int, list[list[int]]]]:
-    return [
-        (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns]) for t in trajectories
-    ]
 
 
 def prompts_of_actors(runner: HGPOEnvRunner) -> list[int]:
     return ray.get([actor.prompts_in_flight.remote() for actor in runner.actors])
 
 
-def test_actors_play_the_episodes_of_the_main_process(
-    algorithm: HGPO, three: EnvRunnerGroup
-) -> None:
+def test_actors_play_the_episodes_of_the_main_process(algorithm: HGPO, two: EnvRunnerGroup) -> None:
     """Groups of several members while training, of one in evaluations."""
-    sync(algorithm, three)
+    sync(algorithm, two)
     for split, tasks, size, temperature in (("train", TASKS, 4, 1.0), ("valid_seen", [2, 0], 1, 0)):
         alone = algorithm.env_runner.play(split, tasks, size, temperature)
-        together = three.local_env_runner.play(split, tasks, size, temperature)
+        together = two.local_env_runner.play(split, tasks, size, temperature)
         assert responses(together) == responses(alone)
 
 
-def test_every_actor_plays(three: EnvRunnerGroup) -> None:
-    runner = three.local_env_runner
+def test_every_actor_plays(two: EnvRunnerGroup) -> None:
+    runner = two.local_env_runner
     position = runner.get_state()["task_position"]
     runner.sample_ahead(len(TASKS))
     wait_until(lambda: all(prompts_of_actors(runner)), 60)
@@ -80,8 +71,8 @@ def test_every_actor_plays(three: EnvRunnerGroup) -> None:
     assert runner.prompts_in_flight() == 0
 
 
-def test_giving_up_a_rollout_stops_the_actors(three: EnvRunnerGroup) -> None:
-    runner = three.local_env_runner
+def test_giving_up_a_rollout_stops_the_actors(two: EnvRunnerGroup) -> None:
+    runner = two.local_env_runner
     position = runner.get_state()["task_position"]
     runner.sample_ahead(len(TASKS))
     wait_until(lambda: all(prompts_of_actors(runner)), 60)
@@ -91,16 +82,14 @@ def test_giving_up_a_rollout_stops_the_actors(three: EnvRunnerGroup) -> None:
     assert not any(prompts_of_actors(runner)), "a group that waited was started"
 
 
-def test_new_weights_reach_the_actors_while_they_play(
-    algorithm: HGPO, three: EnvRunnerGroup
-) -> None:
-    sync(algorithm, three)
-    runner = three.local_env_runner
+def test_new_weights_reach_the_actors_while_they_play(algorithm: HGPO, two: EnvRunnerGroup) -> None:
+    sync(algorithm, two)
+    runner = two.local_env_runner
     old = runner.weights.version
     runner.sample_ahead(len(TASKS))
     wait_until(lambda: all(prompts_of_actors(runner)), 60)
     algorithm.learner_group._learner.policy.weights_changed()
-    sync(algorithm, three)
+    sync(algorithm, two)
     new = runner.weights.version
     assert new != old
     versions = [
@@ -113,11 +102,11 @@ def test_new_weights_reach_the_actors_while_they_play(
 
 
 def test_groups_of_a_lost_actor_are_played_again(
-    algorithm: HGPO, three: EnvRunnerGroup, caplog: pytest.LogCaptureFixture
+    algorithm: HGPO, two: EnvRunnerGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ray restarts it, and it gets the current weights with its next group."""
-    sync(algorithm, three)
-    sync_weights, runner = algorithm.env_runner_group.sync_weights, three.local_env_runner
+    sync(algorithm, two)
+    sync_weights, runner = algorithm.env_runner_group.sync_weights, two.local_env_runner
     sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
     first = runner.get_state()["task_position"]
     count = len(TASKS)
@@ -190,7 +179,10 @@ def test_bench_scale_replays_responses(
     assert inputs["mini_batches"] == max(1, round(row["steps"] / 64))
 
 
-def test_bench_scale_compares_the_schedules(run_config: RunConfig, replay: str) -> None:
+def test_bench_scale_compares_the_schedules(
+    run_config: RunConfig, replay: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scale, "UPDATES", 1)
     rows = scale.compare_schedules(run_config, replay)
     compared = [(row["schedule"], row["max_staleness"]) for row in rows]
     assert compared == [*scale.SCHEDULES]

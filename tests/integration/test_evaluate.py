@@ -34,7 +34,7 @@ def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_the_command(run: Path, tmp_path: Path) -> None:
-    """A census, its table, and a second call that only prints; no process is left."""
+    """Every game, its table, and a second call that only prints; no process is left."""
     output = tmp_path / "e"
     arguments = [str(run), "--games", "2", "--seeds", "2", "--output", str(output)]
     command = Command([*arguments, "env.max_steps=8"], tmp_path / "log.txt", "evaluate")
@@ -93,9 +93,8 @@ class SharedModel(LocalModel):
 
 def play(run: Path, output: Path, model: Model, agent: str, *words: str, **changes: Any) -> Any:
     """Return an evaluation of the run with the shared model."""
-    nothing = dict.fromkeys(("env", "split", "data", "games", "seeds", "trials", "name"))
-    arguments = {**nothing, "agent": agent, "protocol": "census", "games": 2, **changes}
-    request = make_request([str(run), *words], output=output, **arguments)
+    changes = {"games": 2, **changes}
+    request = make_request([str(run), *words], agent=agent, output=output, **changes)
     return evaluate(replace(request, subject=SharedModel(request.config, model)))
 
 

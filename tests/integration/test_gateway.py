@@ -12,7 +12,7 @@ from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.learner.batching import token_batch, token_columns
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import Trajectory
-from tests.integration.weights import sync
+from tests.integration.weights import responses, sync
 from tests.paths import ROOT
 from tests.processes import Processes, free_port
 
@@ -38,16 +38,17 @@ def runner(algorithm: HGPO) -> Iterator[HGPOEnvRunner]:
     processes.assert_none()
 
 
-def responses(trajectories: list[Trajectory]) -> list[tuple[str, int, list[list[int]]]]:
-    return [
-        (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns]) for t in trajectories
-    ]
+@pytest.fixture(scope="module")
+def through(runner: HGPOEnvRunner) -> list[Trajectory]:
+    """Episodes that the example agent plays."""
+    return runner.play("train", TASKS, 2, 1.0)
 
 
-def test_it_plays_the_episodes_of_the_main_process(algorithm: HGPO, runner: HGPOEnvRunner) -> None:
+def test_it_plays_the_episodes_of_the_main_process(
+    algorithm: HGPO, through: list[Trajectory]
+) -> None:
     """With the same prompts and seeds; TextWorld's own engine gives the same observations."""
     alone = algorithm.env_runner.play("train", TASKS, 2, 1.0)
-    through = runner.play("train", TASKS, 2, 1.0)
     assert responses(through) == responses(alone)
     for one, other in zip(through, alone, strict=True):
         assert (one.won, one.episode_return) == (other.won, other.episode_return)
@@ -55,8 +56,10 @@ def test_it_plays_the_episodes_of_the_main_process(algorithm: HGPO, runner: HGPO
         assert one.info["game"] == other.info["game"]
 
 
-def test_the_learner_computes_its_log_probabilities(algorithm: HGPO, runner: HGPOEnvRunner) -> None:
-    columns = token_columns(runner.play("train", TASKS, 2, 1.0))
+def test_the_learner_computes_its_log_probabilities(
+    algorithm: HGPO, through: list[Trajectory]
+) -> None:
+    columns = token_columns(through)
     batch = token_batch(columns, np.arange(len(columns["response_length"])), torch.device("cpu"))
     with torch.no_grad():
         logp = algorithm.learner_group._learner.policy.forward_train(batch)["logp"]

@@ -160,7 +160,9 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
     """
 
     def train(name: str) -> list[str]:
-        return [*arguments[1:], f"output={tmp_path / name}", "iterations=500"]
+        settings = ["rollout.groups_per_iteration=1", "rollout.group_size=2"]
+        settings += ["evaluation.splits=[valid_seen]", "evaluation.episodes=1"]
+        return [*arguments[1:], *settings, f"output={tmp_path / name}", "iterations=500"]
 
     log = tmp_path / "log.txt"
     head.run(*head.submit("killed", 0, "--no-wait", train=train("killed")))

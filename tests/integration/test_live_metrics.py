@@ -6,7 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import psutil
 import pytest
@@ -17,13 +17,12 @@ from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.run import live_metrics
 from hgpo_rllib.run.cluster import LOOPBACK
 from hgpo_rllib.run.live_metrics import LiveMetrics
-from hgpo_rllib.run.metrics import numbers
+from hgpo_rllib.run.metrics import scalars
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
 FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set
 HELD_OUT = ("success_rate", "standard_error", "episodes", "episode_length", "temperature", "s")
-T = TypeVar("T")
 
 
 class Sample(NamedTuple):
@@ -71,8 +70,8 @@ def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, secon
         return sorted((s for s in scrape(address) if s.tags["run"] == "endpoint"), key=repr)
 
     with LiveMetrics("endpoint", lambda: 5) as live:
-        live.publish(numbers([row]))
-        live.publish(numbers([evaluation]))
+        live.publish(scalars([row]))
+        live.publish(scalars([evaluation]))
         wait_until(lambda: len(ours()) == len(wanted), 60)
         assert ours() == sorted(wanted, key=repr)
         time.sleep(seconds)
@@ -87,7 +86,7 @@ def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, secon
 
 def samples_of(row: dict, run: str) -> list[Sample]:
     """The samples of a row of metrics.jsonl."""
-    shown = [live_metrics.sample(name, value, run) for name, value in numbers([row]).items()]
+    shown = [live_metrics.sample(name, value, run) for name, value in scalars([row]).items()]
     return [Sample(*sample[:3]) for sample in shown]
 
 

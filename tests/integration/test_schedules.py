@@ -10,7 +10,7 @@ import pytest
 from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.trajectory import have_equal_returns
-from tests.integration.weights import sync
+from tests.integration.weights import responses, sync
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.integration
 
 def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
     """One step off: a part of the steps is one version old. Checkpoints do not count them yet."""
-    algorithm.train()  # the runner has the learner's weights, whatever a test did before
+    sync(algorithm)
     synchronous, runner = algorithm.config, algorithm.env_runner
     before, count = runner.get_state()["task_position"], synchronous.groups_per_iteration
     algorithm.config = synchronous.copy(copy_frozen=False).training(schedule="one_step_off")
@@ -38,7 +38,7 @@ def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
 
 def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     """Every member goes from the old version to the new one, and never back."""
-    algorithm.train()
+    sync(algorithm)
     runner = algorithm.env_runner
     old = runner.weights.version
     position = runner.get_state()["task_position"]
@@ -65,7 +65,7 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
 
 def test_groups_without_a_signal_are_replaced(algorithm: HGPO) -> None:
     """By the next tasks, until all groups have different returns or the budget is used up."""
-    algorithm.train()  # the runner has the learner's weights, whatever a test did before
+    sync(algorithm)
     synchronous, runner = algorithm.config, algorithm.env_runner
     runner.config = synchronous.copy(copy_frozen=False).training(max_replaced_groups=8)
     position = runner.get_state()["task_position"]
@@ -83,7 +83,7 @@ def test_groups_without_a_signal_are_replaced(algorithm: HGPO) -> None:
 @contextmanager
 def asynchronous(algorithm: HGPO, max_staleness: int) -> Iterator[HGPOEnvRunner]:
     """The algorithm with this schedule, and its runner."""
-    algorithm.train()  # the runner has the learner's weights, whatever a test did before
+    sync(algorithm)
     synchronous, runner = algorithm.config, algorithm.env_runner
     config = synchronous.copy(copy_frozen=False)
     config.training(schedule="asynchronous", max_staleness=max_staleness)
@@ -103,19 +103,12 @@ def finish_groups(runner: HGPOEnvRunner) -> None:
 
 def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
     """The same groups, in the same order, with the same responses."""
-
-    def drawn(runner: HGPOEnvRunner) -> list[tuple[str, int, list[list[int]]]]:
-        return [
-            (t.group, t.member, [turn.response_ids.tolist() for turn in t.turns])
-            for t in runner.sample(num_groups=3).trajectories
-        ]
-
     with asynchronous(algorithm, max_staleness=0) as runner:
         state = runner.get_state()
-        once = drawn(runner)
+        once = responses(runner.sample(num_groups=3).trajectories)
         assert runner.prompts_in_flight() == 0
     runner.set_state(state)
-    assert drawn(runner) == once
+    assert responses(runner.sample(num_groups=3).trajectories) == once
 
 
 def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import openai
@@ -166,14 +167,13 @@ def test_evaluation(
     """`hgpo evaluate URL` end to end; the key is in no file, a wrong one is refused in a line."""
     words = [address, "agent.prompt=alfworld_compact", "agent.max_response_tokens=32"]
     words += ["env.max_steps=6", "env.options.task_types=[pick_and_place_simple]"]
-    nothing = dict.fromkeys(("split", "seeds", "trials", "name"))
-    arguments = {"env": "alfworld", "agent": "hgpo", "protocol": "census", "games": 2, **nothing}
-    data = Path(str(run_config.env.data))
+    arguments: dict[str, Any] = {"env": "alfworld", "games": 2, "output": tmp_path / "e"}
+    arguments["data"] = Path(str(run_config.env.data))
     monkeypatch.setenv("HGPO_API_KEY", "another")
     with pytest.raises(ConfigError, match="requires an API key: set"):
-        make_request(words, data=data, output=tmp_path / "e", **arguments)
+        make_request(words, **arguments)
     monkeypatch.setenv("HGPO_API_KEY", KEY)
-    request = make_request(words, data=data, output=tmp_path / "e", **arguments)
+    request = make_request(words, **arguments)
     finished = evaluate(request)
     episodes = [json.loads(line) for line in (finished.path / "episodes.jsonl").open()]
     assert len(episodes) == 6

@@ -1,5 +1,6 @@
 """Several learners, in processes of their own without Ray, against a single one."""
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,12 @@ def play(path: str, **chosen: Any) -> Outcome:
     return state, learner._gathered_optimizer, logged
 
 
+@functools.cache
+def play_alone(path: str, name: str) -> Outcome:
+    """What a single learner does, which learners with copies and with shards are compared with."""
+    return play(path, **CASES[name])
+
+
 def play_with_little_memory(
     path: str, rank: int | None, when: str
 ) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
@@ -189,7 +196,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bool) -> None:
     """Parameters, optimizer and metrics after three updates, with uneven shares."""
     state, optimizer, logged = torch.load(folder / f"{name}-{sharded}.pt", weights_only=False)
-    alone, alone_optimizer, alone_logged = play(str(folder / "model"), **CASES[name])
+    alone, alone_optimizer, alone_logged = play_alone(str(folder / "model"), name)
     assert state.keys() == alone.keys()
     for key, tensor in alone.items():
         torch.testing.assert_close(state[key], tensor, rtol=0, atol=1e-9)

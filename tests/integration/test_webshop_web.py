@@ -3,8 +3,6 @@
 import html
 import re
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,11 +12,13 @@ from urllib.parse import urlencode
 import pytest
 
 from tests.integration.browser import Browser, is_drawn, needs_chromium
+from tests.processes import Command
 from tests.unit.cli.test_play_command import step, write_episode
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.env_wrappers.webshop.webshop_store import ODD, write_store
 
 pytestmark = [pytest.mark.integration, needs_chromium]
+ADDRESS = r"http://127\.0\.0\.1:\d+"
 
 
 @pytest.fixture
@@ -28,28 +28,14 @@ def browser(tmp_path: Path) -> Browser:
 
 
 @contextmanager
-def served(*words: object) -> Iterator[str]:
+def served(log: Path, *words: object) -> Iterator[str]:
     """Run `hgpo play` on a free port; give its address, and end it as Ctrl+C does."""
-    command = ["-m", "hgpo_rllib.cli.main", "play"]
-    process = subprocess.Popen(
-        [sys.executable, *command, *map(str, words), "--web", "--port", "0"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # Background jobs of a shell inherit "ignore", which Python would respect.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
-    try:
-        assert process.stdout is not None
-        said = process.stdout.readline()
-        assert said.startswith("http://127.0.0.1:"), process.stderr and process.stderr.read()
-        yield said.split()[0].rstrip("/")
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-        assert (process.returncode, errors) == (130, "")
-    finally:
-        process.kill()
-        process.wait()
+    with Command([*map(str, words), "--web", "--port", "0"], log, "play") as command:
+        found = command.wait_until(lambda: re.match(ADDRESS, log.read_text()), 60)
+        yield found[0]
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.wait(30) == 130
+        assert log.read_text().count("\n") == 1, log.read_text()
 
 
 def send(address: str, **form: str) -> str:
@@ -60,7 +46,9 @@ def send(address: str, **form: str) -> str:
 
 def test_shopping(browser: Browser, tmp_path: Path) -> None:
     """Actions of a page arrive as the browser reads them back from it."""
-    with served("webshop", "--data", write_store(tmp_path / "data")) as address:
+    with served(
+        tmp_path / "log.txt", "webshop", "--data", write_store(tmp_path / "data")
+    ) as address:
         assert 'placeholder="Any action' in browser.open(address)
         results = send(f"{address}/steps/1", action="odd thing")
         assert is_drawn(browser.picture(results, tmp_path / "results.png", 1000), 1000)
@@ -80,7 +68,7 @@ def test_an_episode(browser: Browser, tmp_path: Path) -> None:
         step(anchor="Back to Search [SEP] B0X [SEP] <b>bold</b>", action="click[b0x]"),
     ]
     file = write_episode(tmp_path / "x.jsonl", *turns)
-    with served("episode", file, "--index", 0) as address:
+    with served(tmp_path / "log.txt", "episode", file, "--index", 0) as address:
         assert "Step 1 of 2" in browser.open(address)
         second = browser.open(f"{address}/steps/2")
         assert "<mark>B0X</mark>" in second
@@ -90,7 +78,7 @@ def test_an_episode(browser: Browser, tmp_path: Path) -> None:
 
 def test_a_game(browser: Browser, tmp_path: Path) -> None:
     data = write_recipes(tmp_path / "data")
-    with served("textcraft", "--data", data, "--split", "train") as address:
+    with served(tmp_path / "log.txt", "textcraft", "--data", data, "--split", "train") as address:
         assert "Step 1 of 1" in browser.open(address)
         second = send(f"{address}/steps/1", action="inventory")
         assert "Step 2 of 2" in browser.open(second)

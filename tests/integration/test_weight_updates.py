@@ -27,6 +27,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.settings.policy_server import UpdateMode
+from tests.integration.weights import reference_logp
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
@@ -106,14 +107,6 @@ def start(server: Any, session: str, tag: WeightTag, tokens: int) -> Any:
     prompts = [Prompt(ids, seed) for seed, ids in enumerate(PROMPTS)]
     sampling = Sampling(1.0, max_tokens=tokens, stop_token_ids=())
     return server.options(session_id=session).generate.remote(prompts, sampling, tag)
-
-
-def reference_logp(model: PreTrainedModel, ids: list[int], response: np.ndarray) -> np.ndarray:
-    """Log-probabilities by a plain forward pass."""
-    with torch.no_grad():
-        logits = model(input_ids=torch.tensor([ids + response.tolist()])).logits[0]
-    predicting = logits.float().log_softmax(-1)[len(ids) - 1 : -1]
-    return predicting.gather(-1, torch.tensor(response[:, None], dtype=torch.int64))[:, 0].numpy()
 
 
 def gap(model: PreTrainedModel, answers: list[Generation]) -> float:

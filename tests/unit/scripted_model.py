@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from hgpo_rllib.agent import BeginModelAgent, ModelAgent, TextRenderer, Turn
+from hgpo_rllib.agent import ModelAgent, ModelAgentFactory, TextRenderer, Turn
 from hgpo_rllib.config import load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
-from hgpo_rllib.evaluation.evaluate import Finished, Request
+from hgpo_rllib.evaluation.evaluate import EvaluationResult, Request
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.settings.agent import AgentSettings
 
@@ -37,7 +37,7 @@ class ScriptedModel:
     def open(self) -> Iterator[Model]:
         yield Model(self.begin, lambda ids: "", asyncio.run)
 
-    def begin(self, settings: AgentSettings) -> BeginModelAgent:
+    def begin(self, settings: AgentSettings) -> ModelAgentFactory:
         renderer = TextRenderer(settings)
         return lambda *task, **named: ScriptedAgent(self, renderer, *task, **named)
 
@@ -50,7 +50,7 @@ class ScriptedAgent(ModelAgent):
     async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
         turns = self.memory.last(self._renderer.memory_length)
         fixed = (self.goal, observation, admissible_actions, len(self.memory.turns))
-        message = self._renderer.message(*fixed, turns, *self._renderer.further(self.memory))
+        message = self._renderer.message(*fixed, turns, self.memory)
         self._model.messages.append(message)
         await asyncio.sleep(0)
         text = self._model.say(message, self.seed)
@@ -83,10 +83,10 @@ def make(
         "rollout.max_concurrent_episodes=1",
     ]
     config = load_config(None, [*agent_overrides(agent, "hgpo/ALFWorld-v0", False), *settings])
-    request = Request(config, model, agent, "valid_seen", "census", 2, None, 3, output, "a model")
+    request = Request(config, model, agent, "valid_seen", "full", 2, None, 3, output, "a model")
     return replace(request, **changes)
 
 
-def lines(finished: Finished) -> list[dict[str, Any]]:
+def lines(finished: EvaluationResult) -> list[dict[str, Any]]:
     """Return the episodes as they are written."""
     return [json.loads(line) for line in (finished.path / "episodes.jsonl").open()]

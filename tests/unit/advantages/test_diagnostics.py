@@ -72,22 +72,23 @@ def test_bins_are_what_their_labels_say(size: int, label: str) -> None:
 
 def test_oracle_gaps_by_hand() -> None:
     """Over the four steps with a twin: Oracle 0, 2, 0, -2; by state 0, 4, 0, 0; Eq. 1 is 0."""
-    gaps = diagnostics.oracle_gaps(STEPS, SETTINGS)
+    gaps = diagnostics.oracle_gaps(STEPS, LEVELS, SETTINGS)
     # HGPO: step 1 is (4 + 2 * 2) / 3 = 8 / 3, step 3 is -2 (its level 0 is an exact zero).
     assert gaps == pytest.approx({"trajectory": 1.0, "step": 1.0, "hgpo": (8 / 3 - 2) / 4})
     # In standard deviations: Oracle 0, 1, 0, -1; by state 0, z, 0, 0; HGPO (z + 2) / 3 for z.
-    scaled = diagnostics.oracle_gaps(STEPS, EstimatorSettings(context_length=1))
+    settings = EstimatorSettings(context_length=1)
+    scaled = diagnostics.oracle_gaps(STEPS, tuple(compare_levels(STEPS, settings)), settings)
     z = 4 / math.sqrt(32 / 3)
     expected = {"trajectory": 2 / 4, "step": (z - 1 + 1) / 4, "hgpo": ((z + 2) / 3 - 1) / 4}
     assert scaled == pytest.approx(expected, rel=1e-5)
-    unknown = diagnostics.oracle_gaps(replace(STEPS, trajectory_return=None), SETTINGS)
+    unknown = diagnostics.oracle_gaps(replace(STEPS, trajectory_return=None), LEVELS, SETTINGS)
     assert unknown.keys() == {"step", "hgpo"}
 
 
 def test_gaps_without_twins_are_unknown() -> None:
     """NaN, not 0: there is nothing to compare with."""
     steps = one_step_each([1.0, 2.0], [0, 1])
-    gaps = diagnostics.oracle_gaps(steps, SETTINGS)
+    gaps = diagnostics.oracle_gaps(steps, tuple(compare_levels(steps, SETTINGS)), SETTINGS)
     assert all(math.isnan(gap) for gap in gaps.values())
 
 

@@ -63,8 +63,7 @@ def test_prompts_show_the_current_subgoal() -> None:
         renderer = TextRenderer(AgentSettings(prompt=prompt, subgoals=True, memory_length=2))
         memory = Memory()
         memory.add("a room", "go to desk 1", SWITCH)
-        further = renderer.further(memory)
-        text = renderer.message("a goal", "a desk", ["look"], 1, memory.turns, *further)
+        text = renderer.message("a goal", "a desk", ["look"], 1, memory.turns, memory)
         assert text.startswith("Subgoal: find mug\n")
         assert all(part in text for part in ("a goal", "a desk", "go to desk 1"))
     assert "<switch>SWITCH</switch>" in text
@@ -74,7 +73,7 @@ def test_other_agents_have_none() -> None:
     renderer = TextRenderer(AgentSettings(prompt="alfworld_compact"))
     memory = Memory()
     memory.add("a room", "go to desk 1", SWITCH)
-    assert renderer.further(memory)[2] == ""
+    assert "Subgoal" not in renderer.message("a goal", "a desk", ["look"], 1, [], memory)
     assert not renderer.parse(SWITCH, []).is_valid
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hgpo_rllib.agent import BeginAgent
+from hgpo_rllib.agent import AgentFactory
 from hgpo_rllib.bench import rollout as bench
 from hgpo_rllib.bench.rollout import (
     compare_whole_episodes,
@@ -54,7 +54,7 @@ class Runner:
 
     def restrictions(self, grammar: str, ids: list[int]) -> None: ...
 
-    def begin_agent(self, policy: Policy) -> BeginAgent:
+    def agent_factory(self, policy: Policy) -> AgentFactory:
         grammars: Any = self
         return partial(PolicyAgent, policy, self.renderer, grammars=grammars)
 

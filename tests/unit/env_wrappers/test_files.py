@@ -83,7 +83,7 @@ def test_names_in_other_files_do_not_leave_their_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"'../../escaped' is not a name"):
         open_sweep(tmp_path)
     with pytest.raises(DataError, match=r"'../escaped' is not a name"):
-        make_request([], "alfworld", "../escaped", "random", "census", tmp_path, *[None] * 5)
+        make_request([], "alfworld", "../escaped", "random", data=tmp_path)
 
 
 class TestWriteAtomically:

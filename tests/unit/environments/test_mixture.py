@@ -225,11 +225,9 @@ def test_one_model_and_tokenizer(settings: list[str], tmp_path: Path) -> None:
 def test_evaluating_one_environment(config: RunConfig) -> None:
     """The request is that of a run of this environment."""
     run = RunDirectory.create(config).path
-    arguments: list[Any] = [None, None, "random", "census", None, None, None, None, None, None]
 
     def request(split: str | None) -> Any:
-        env, _, *rest = arguments
-        return make_request([str(run)], env, split, *rest)
+        return make_request([str(run)], split=split, agent="random")
 
     made = request("textcraft.test")
     assert (made.split, made.config.env) == ("test", MIXTURE.parts(config)["textcraft"].env)

@@ -11,7 +11,7 @@ from hgpo_rllib import environments
 from hgpo_rllib.agent import Memory, TextRenderer
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments import find_environment
-from hgpo_rllib.environments.checks import AFTER_A_STEP, INFO
+from hgpo_rllib.environments.checks import REQUIRED_INFO, REQUIRED_STEP_INFO
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.inputs import check_inputs
 from tests.unit.project import pages
@@ -170,7 +170,7 @@ def test_a_teacher_with_a_plan_needs_an_oracle(
         check_inputs(config.model_copy(update={"algorithm": algorithm}))
 
 
-@pytest.mark.parametrize("key", [*INFO, *AFTER_A_STEP])
+@pytest.mark.parametrize("key", [*REQUIRED_INFO, *REQUIRED_STEP_INFO])
 def test_what_an_info_lacks_is_named(folder: Path, config: RunConfig, key: str) -> None:
     code = f"""
 
@@ -178,8 +178,8 @@ info = Lost.info
 Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {key!r}}}
 """
     change(folder, "\n\ngymnasium.register", f"{code}\n\ngymnasium.register")
-    use = (INFO | AFTER_A_STEP)[key][1]
-    after = "step('go to " if key in AFTER_A_STEP else "reset(seed=0)"
+    use = (REQUIRED_INFO | REQUIRED_STEP_INFO)[key][1]
+    after = "step('go to " if key in REQUIRED_STEP_INFO else "reset(seed=0)"
     message = complaint(config)
     assert f"the info of {after}" in message
     assert f"has no {key!r}: {use}" in message

@@ -14,7 +14,7 @@ from hgpo_rllib.agent.templates import thought
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent, begin_scripted
+from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent, scripted_agent_factory
 from hgpo_rllib.settings.env import EnvSettings
 from tests.unit.scripted_model import ScriptedModel, lines, make
 
@@ -167,7 +167,7 @@ class TestScripted:
     def test_no_oracle_or_player(self) -> None:
         for agent in ("oracle", "careful"):
             with pytest.raises(ConfigError, match=f"--agent {agent}: there is none for My-v0"):
-                begin_scripted(agent, EnvSettings(env_id="My-v0"))
+                scripted_agent_factory(agent, EnvSettings(env_id="My-v0"))
 
     def test_human(
         self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

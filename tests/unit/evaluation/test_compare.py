@@ -39,7 +39,7 @@ def write(
     described = {
         "env": {"id": "e", "split": "s", "max_steps": 5, "options": {}, "data_sha256": "d"}
         | (env or {}),
-        "protocol": "census",
+        "protocol": "full",
         "seeds": [0, 1],
         "versions": {"python": "3"},
         "agent": {"name": path.name},

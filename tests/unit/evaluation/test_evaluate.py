@@ -93,9 +93,9 @@ class TestCensus:
         assert evaluate(other).path != finished.path
 
 
-def test_parity(generated_games: Path, tmp_path: Path) -> None:
+def test_released_protocol(generated_games: Path, tmp_path: Path) -> None:
     """Draws for the released seeds; a game that is drawn twice is played twice."""
-    request = make(generated_games, tmp_path, None, agent="random", kind="parity", games=5)
+    request = make(generated_games, tmp_path, None, agent="random", kind="released", games=5)
     finished = evaluate(request)
     episodes = lines(finished)
     assert [(e["seed"], e["place"]) for e in episodes] == [

@@ -10,18 +10,7 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.request import make_request, settings_of, split_words
 from tests.unit.cli.test_cli import assert_refused
 
-NOTHING: dict[str, Any] = {
-    "env": None,
-    "split": None,
-    "agent": "random",
-    "protocol": "census",
-    "data": None,
-    "games": None,
-    "seeds": None,
-    "trials": None,
-    "name": None,
-    "output": None,
-}
+NOTHING: dict[str, Any] = {"agent": "random"}
 
 
 @pytest.mark.parametrize(
@@ -50,8 +39,12 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
         ),
         ([], {"agent": "first-hit", "env": "textcraft"}, "human, careful, wasteful"),
         ([], {}, "--env: give alfworld, webshop, textcraft or scienceworld"),
-        ([], {"protocol": "all"}, "--protocol all: choose census or parity"),
-        ([], {"protocol": "parity", "seeds": 2, "env": "alfworld"}, "--seeds: those of parity"),
+        ([], {"protocol": "all"}, "--protocol all: choose full or released"),
+        (
+            [],
+            {"protocol": "released", "seeds": 2, "env": "alfworld"},
+            "--seeds: --protocol released has",
+        ),
         ([], {"trials": 2, "env": "alfworld"}, "--trials: random has one"),
         ([], {"name": "x", "env": "alfworld"}, "--name: it is for the URL"),
         (["no-model-here/x"], {"agent": "hgpo", "env": "alfworld"}, "no-model-here/x"),

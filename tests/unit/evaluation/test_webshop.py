@@ -34,7 +34,7 @@ def make(
     output: Path,
     agent: str,
     model: ScriptedModel | None = None,
-    kind: Kind = "census",
+    kind: Kind = "full",
     steps: int = 8,
 ) -> Request:
     """Return a request for twelve goals of the test split."""
@@ -92,7 +92,7 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
     )
     settings = ["env.env_id=hgpo/WebShop-v0", f"env.data={data}", "env.max_steps=4"]
     config = load_config(None, [*settings, "env.options.nouns=words"])
-    request = Request(config, None, "oracle", "test", "census", 1, None, 2, tmp_path / "out", "")
+    request = Request(config, None, "oracle", "test", "full", 1, None, 2, tmp_path / "out", "")
     finished = evaluate(request)
     assert finished.summary["results"]["all"]["lost"] == 2
     assert finished.summary["results"]["all"]["success_rate"]["mean"] == pytest.approx(1 / 3)
@@ -120,7 +120,7 @@ def test_the_oracle_on_genuine_goals(tmp_path: Path) -> None:
         "env.max_steps=15",
     ]
     config = load_config(None, [*settings, "env.options.nouns=words"])
-    request = Request(config, None, "oracle", "test", "census", 1, None, 2, tmp_path / "out", "")
+    request = Request(config, None, "oracle", "test", "full", 1, None, 2, tmp_path / "out", "")
     finished = evaluate(request)
     lost = [episode for episode in lines(finished) if not episode["success"]]
     unfound = [e for e in lost if "no search for words" in e["steps"][-1]["completion"]]
@@ -161,9 +161,9 @@ def test_reflexion(store: Path, tmp_path: Path) -> None:
     assert episode["trials"] == 2
 
 
-def test_parity(store: Path, tmp_path: Path) -> None:
+def test_released_protocol(store: Path, tmp_path: Path) -> None:
     """Different goals in a draw."""
-    episodes = lines(evaluate(make(store, tmp_path, "random", kind="parity")))
+    episodes = lines(evaluate(make(store, tmp_path, "random", kind="released")))
     for seed in (123, 456, 789):
         games = [e["game"] for e in episodes if e["seed"] == seed]
         assert len(games) == len(set(games)) == 12

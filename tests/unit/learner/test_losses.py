@@ -221,7 +221,7 @@ def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[
     zeros, step = torch.zeros(2), torch.zeros(2, dtype=torch.long)
     tokens = {"old_logp": zeros, "behavior_logp": zeros, "advantage": zeros, "row": step}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
-    losses = token_losses(settings, tokens, {"logp": zeros, "entropy": zeros}, None)
+    losses = token_losses(settings, tokens, {"logp": zeros, "entropy": zeros})
     assert losses.statistics.keys() == {"clip_fraction", "entropy", "ratio_max"} | more
 
 
@@ -239,7 +239,7 @@ def test_a_pass_without_tokens(chosen: dict[str, Any]) -> None:
     none, logp = torch.zeros(0), torch.zeros(0, requires_grad=True)
     tokens = {"old_logp": none, "behavior_logp": none, "advantage": none, "row": none.long()}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
-    losses = token_losses(settings, tokens, {"logp": logp, "entropy": none}, None)
+    losses = token_losses(settings, tokens, {"logp": logp, "entropy": none})
     assert losses.loss.shape == (0,)
     losses.loss.sum().backward()
     assert logp.grad is not None

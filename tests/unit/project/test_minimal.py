@@ -272,14 +272,14 @@ def system_loss(
 ) -> tuple[Tensor, Tensor]:
     """Loss and KL of a mini-batch, as the learner computes them."""
     (part,) = plan_update(columns, settings, np.random.default_rng(0))
-    tokens = token_batch(columns, part.rows, torch.device("cpu"))
+    tokens = token_batch(columns, part.trained, torch.device("cpu"))
     weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
-    weight[torch.from_numpy(part.rows)] = torch.from_numpy(part.weight)
+    weight[torch.from_numpy(part.trained)] = torch.from_numpy(part.weight)
     tokens["old_logp"] = tokens["behavior_logp"]
     with torch.no_grad():
-        reference_logp = token_log_probs(reference, tokens, 1.0)["logp"]
+        tokens["reference_logp"] = token_log_probs(reference, tokens, 1.0)["logp"]
     outputs = token_log_probs(model, tokens, 1.0)
-    losses = token_losses(settings, tokens, outputs, reference_logp)
+    losses = token_losses(settings, tokens, outputs)
     return (losses.loss * weight[tokens["row"]]).sum(), losses.statistics["kl"].mean()
 
 

@@ -42,9 +42,9 @@ async def begin(runners: RunnerActors) -> "asyncio.Task[PlayedGroup]":
 
 def runners_of(*actors: Actor, max_outage_s: float = 60) -> RunnerActors:
     """Return runners of actors that play one group at a time each."""
-    replicas: Any = SimpleNamespace()
+    replicas: Any = SimpleNamespace(max_outage_s=max_outage_s)
     handles: Any = actors
-    return RunnerActors(handles, replicas, GROUP.size, GROUP.size * len(actors), max_outage_s)
+    return RunnerActors(handles, replicas, GROUP.size, GROUP.size * len(actors))
 
 
 def test_groups_wait_for_an_actor() -> None:

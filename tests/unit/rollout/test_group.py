@@ -14,7 +14,7 @@ import pytest
 from gymnasium.spaces import Text
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import BeginAgent, TokenRenderer, response_seed
+from hgpo_rllib.agent import AgentFactory, TokenRenderer, response_seed
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
@@ -115,7 +115,7 @@ class Table:
         self.envs.append(Counting(lambda task, step: self.fault(task, step)))
         return self.envs[-1]
 
-    def begin(self) -> BeginAgent:
+    def begin(self) -> AgentFactory:
         return partial(PolicyAgent, self.policy, self.renderer)
 
     def play(self, tasks: list[int], size: int = 3) -> list[Trajectory]:

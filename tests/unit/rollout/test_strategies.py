@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from hgpo_rllib.agent import BeginAgent, TokenRenderer, response_seed, with_strategies
+from hgpo_rllib.agent import AgentFactory, TokenRenderer, response_seed, with_strategies
 from hgpo_rllib.learner.batching import signal_columns, token_batch, token_columns
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
@@ -37,7 +37,7 @@ class StrategyTable(Table):
         self.strategy_renderer = TokenRenderer(tokenizer, settings)
         self.policy.respond = self.respond
 
-    def begin(self) -> BeginAgent:
+    def begin(self) -> AgentFactory:
         playing = partial(PolicyAgent, self.policy, self.renderer)
         writing = partial(PolicyAgent, self.policy, self.strategy_renderer)
         return with_strategies(playing, writing, executions=2)
@@ -105,7 +105,7 @@ def test_credit(table: StrategyTable) -> None:
     settings = ROLES.model_copy(update={"normalize": "mean"})
     columns = token_columns(played) | signal_columns(score(played, settings))
     batch = token_batch(columns, np.arange(12), torch.device("cpu"))
-    by_row = dict(zip(batch["step"].tolist(), batch["advantage"].tolist(), strict=True))
+    by_row = dict(zip(batch["row"].tolist(), batch["advantage"].tolist(), strict=True))
     expected = [value - 16 / 3 for value in (4, 4, 3, 3, 9, 9)]
     np.testing.assert_allclose([by_row[row] for row in range(0, 12, 2)], expected, rtol=1e-6)
     assert [by_row[row] for row in range(1, 12, 2)] == [-2.0, 2.0, 0.0, 0.0, 1.0, -1.0]

@@ -10,13 +10,20 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import Qwen2ForCausalLM
 
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.run.estimate import PEAK_FLOPS, USED, Row, forward_flop, full_row, work
+from hgpo_rllib.run.estimate import (
+    MFU,
+    PEAK_FLOPS,
+    SequenceLength,
+    forward_flop,
+    full_sequence,
+    work,
+)
 from hgpo_rllib.run.model_size import ModelSize
 from tests.unit.learner.learner_reference import build_learner, one_thread
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
 
 __all__ = ["one_thread"]  # fixture
-TURN = Row(prompt=100, response=20)
+TURN = SequenceLength(prompt=100, response=20)
 # Of `TINY`: 3 layers with queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400,
 # and biases; the head is 320 x 96.
 LAYERS = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 400 + 96 + 2 * 32)
@@ -41,22 +48,22 @@ def test_tokens() -> None:
     """Turns of all episodes; every epoch trains on prompts and responses."""
     got = work(small(learner={"num_epochs": 3}), TINY, TURN)
     assert list(got.values())[:4] == [40, 4000, 800, 3 * 4800]
-    assert full_row(small()) == Row(4096, 512)
+    assert full_sequence(small()) == SequenceLength(4096, 512)
 
 
 def test_conversations() -> None:
     """The turns of an episode are computed once; what does not fit is another conversation."""
     agent = {"context": "conversation", "max_response_tokens": 20}
     config = small(agent=agent | {"max_prompt_tokens": 300})
-    row = full_row(config)
-    assert row == Row(300 - 4 * 20, 5 * 20, turns=5)
-    got = work(config, TINY, row)
+    length = full_sequence(config)
+    assert length == SequenceLength(300 - 4 * 20, 5 * 20, turns=5)
+    got = work(config, TINY, length)
     assert list(got.values())[:4] == [40, 8 * 220, 8 * 100, 8 * 320]
     assert got["FLOP of sampling"] == 8 * forward_flop(TINY, 320, 100)
     short = small(agent=agent | {"max_prompt_tokens": 50})
-    row = full_row(short)
-    assert row == Row(10, 60, turns=3)
-    assert list(work(short, TINY, row).values())[:4] == [40, 2 * 8 * 10, 2 * 8 * 60, 2 * 8 * 70]
+    length = full_sequence(short)
+    assert length == SequenceLength(10, 60, turns=3)
+    assert list(work(short, TINY, length).values())[:4] == [40, 2 * 8 * 10, 2 * 8 * 60, 2 * 8 * 70]
 
 
 def test_critic_of_conversations() -> None:
@@ -64,7 +71,7 @@ def test_critic_of_conversations() -> None:
     agent = {"context": "conversation", "max_response_tokens": 20, "max_prompt_tokens": 300}
     learner = {"kl_coeff": 0, "critic": "head"}
     config = small(agent=agent, algorithm={"estimator": "ppo"}, learner=learner)
-    update = work(config, TINY, full_row(config))["FLOP of the update"] / 8
+    update = work(config, TINY, full_sequence(config))["FLOP of the update"] / 8
     assert update == 3 * forward_flop(TINY, 320, 100) + forward_flop(TINY, 300, 0)
 
 
@@ -124,7 +131,7 @@ def test_seconds() -> None:
         cluster={"num_learners": 2, "learner_gpus": 1},
         policy_server={"num_replicas": 4, "replica_gpus": 1},
     )
-    got, peak = work(config, TINY, TURN), USED * PEAK_FLOPS["H100"]
+    got, peak = work(config, TINY, TURN), MFU * PEAK_FLOPS["H100"]
     sampling, learning = got["FLOP of sampling"] / 4 / peak, got["FLOP of the update"] / 2 / peak
     assert got["seconds on H100"] == pytest.approx(sampling + learning)
     rollout = config.rollout.model_copy(update={"schedule": "one_step_off"})

@@ -15,7 +15,7 @@ import pytest
 
 from env_wrappers.datasets import new_directory, new_file
 from env_wrappers.processes import process_pool
-from hgpo_rllib.run.interrupt import terminate_like_interrupt
+from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from tests.processes import assert_gone
 from tests.unit.cli.test_cli import POCKET, ROOT
 
@@ -58,7 +58,7 @@ def test_sigterm_interrupts(inherited: str, signals: None) -> None:
     if inherited == "blocked":
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), terminate_like_interrupt():
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
         terminate()
     assert signal.getsignal(signal.SIGTERM) == before
 

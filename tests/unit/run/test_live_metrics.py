@@ -14,7 +14,7 @@ from ray._private.ray_constants import PROMETHEUS_SERVICE_DISCOVERY_FILE
 from hgpo_rllib.metrics import EVALUATION_METRICS, METRICS
 from hgpo_rllib.run import live_metrics
 from hgpo_rllib.run.live_metrics import LiveMetrics, sample
-from hgpo_rllib.run.metrics import numbers
+from hgpo_rllib.run.metrics import scalars
 from tests.paths import ROOT
 from tests.processes import wait_until
 from tests.unit.reporting import reporting_rows
@@ -47,7 +47,7 @@ def test_each_value_has_its_gauge() -> None:
         "oracle_gap_step": 0.125,
         "level_size_shares": [[1.0]],
     }
-    assert [sample(name, value, "r")[:3] for name, value in numbers([row]).items()] == [
+    assert [sample(name, value, "r")[:3] for name, value in scalars([row]).items()] == [
         ("hgpo_iteration", {"run": "r"}, 7.0),
         ("hgpo_success_rate", {"run": "r"}, 0.5),
         ("hgpo_level_fraction", {"run": "r", "k": "10"}, 0.25),
@@ -58,7 +58,7 @@ def test_each_value_has_its_gauge() -> None:
 
 def test_an_evaluation_has_gauges_per_split() -> None:
     rows = [reporting_rows.evaluation_row(0, split, 0.5, 0.1, 25) for split in ("seen", "all")]
-    samples = [sample(name, value, "r") for name, value in numbers(rows).items()]
+    samples = [sample(name, value, "r") for name, value in scalars(rows).items()]
     assert len(samples) == 2 * 4
     assert [s[:3] for s in samples if s.name == "hgpo_evaluation_success_rate"] == [
         ("hgpo_evaluation_success_rate", {"run": "r", "split": "seen"}, 0.5),

@@ -12,7 +12,7 @@ from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run import trackers
 from hgpo_rllib.run.grid import SWEEP_FILE
-from hgpo_rllib.run.metrics import numbers
+from hgpo_rllib.run.metrics import scalars
 from hgpo_rllib.run.trackers import Trackers, check_trackers
 from tests.paths import ROOT
 
@@ -63,8 +63,8 @@ def test_mlflow_gets_settings_and_numbers(run: Path, store: Any) -> None:
     """Every setting is a parameter; what is no number is left out."""
     said: list[str] = []
     with Trackers(run_config("mlflow"), run, said.append) as open_trackers:
-        open_trackers.log(numbers([ROW]), 1)
-        open_trackers.log(numbers([EVALUATION]), 1)
+        open_trackers.log(scalars([ROW]), 1)
+        open_trackers.log(scalars([EVALUATION]), 1)
         (tracked,) = runs_of(store)
         assert tracked.info.status == "RUNNING"
     (tracked,) = runs_of(store)
@@ -84,10 +84,10 @@ def test_mlflow_gets_settings_and_numbers(run: Path, store: Any) -> None:
 def test_mlflow_run_goes_on_after_a_resume(run: Path, store: Any) -> None:
     """With other settings, which MLflow would refuse to write over; and as the same run."""
     with Trackers(run_config("mlflow"), run, print) as open_trackers:
-        open_trackers.log(numbers([ROW]), 1)
+        open_trackers.log(scalars([ROW]), 1)
     longer = run_config("mlflow").model_copy(update={"iterations": 999})
     with Trackers(longer, run, print) as open_trackers:
-        open_trackers.log(numbers([ROW | {"iteration": 2, "success_rate": 0.75}]), 2)
+        open_trackers.log(scalars([ROW | {"iteration": 2, "success_rate": 0.75}]), 2)
     (tracked,) = runs_of(store)
     assert tracked.data.params["iterations"] == "160"
     assert history(store, tracked.info.run_id, "success_rate") == [(1, 0.25), (2, 0.75)]
@@ -127,8 +127,8 @@ def test_a_tracker_that_breaks_ends_no_run(run: Path, store: Any) -> None:
         tracker = open_trackers._open["mlflow"]
         store.set_terminated(tracker.run_id)
         store.delete_run(tracker.run_id)
-        open_trackers.log(numbers([ROW]), 1)
-        open_trackers.log(numbers([ROW]), 1)
+        open_trackers.log(scalars([ROW]), 1)
+        open_trackers.log(scalars([ROW]), 1)
     store.restore_run(tracker.run_id)  # for MLflow to end it
     assert len(said) == 2
     assert said[1].startswith("mlflow failed and is not used any more: ")
@@ -153,7 +153,7 @@ def test_a_tracker_that_does_not_start(run: Path, monkeypatch: pytest.MonkeyPatc
 def test_no_tracker_writes_nothing(run: Path) -> None:
     """The default: not even a file."""
     with Trackers(RunConfig(), run, print) as open_trackers:
-        open_trackers.log(numbers([ROW]), 1)
+        open_trackers.log(scalars([ROW]), 1)
     assert list(run.iterdir()) == []
 
 
@@ -199,7 +199,7 @@ def test_wandb_offline(run: Path, offline: None) -> None:
     for iteration in (1, 2):
         with Trackers(run_config("wandb"), run, print) as open_trackers:
             tracker = open_trackers._open["wandb"]
-            open_trackers.log(numbers([ROW | {"iteration": iteration}]), iteration)
+            open_trackers.log(scalars([ROW | {"iteration": iteration}]), iteration)
             assert wandb.run.config["algorithm"]["weight_alpha"] == 1.0
             assert wandb.run.project == "a-project"
             assert wandb.run.name == "mine-1"
