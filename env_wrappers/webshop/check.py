@@ -14,7 +14,7 @@ from env_wrappers.webshop.goals import PRODUCT_SPLITS, GoalKind, GoalList, split
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from env_wrappers.webshop.shopper import NotFoundError, oracle_actions
-from env_wrappers.webshop.source import ATTRIBUTES, HUMAN, find_sources
+from env_wrappers.webshop.source import ATTRIBUTES_GLOB, HUMAN, find_sources
 
 
 @dataclass(frozen=True)
@@ -90,8 +90,9 @@ def check_catalogue(
         shops["human"] = open_shop(folder, "human")
     if not shops:
         raise DataError(
-            f"{folder}: no goal for any of the {len(catalogue)} products: neither {ATTRIBUTES} nor "
-            f'{HUMAN} has an "instruction" for them; fetch or generate the files again'
+            f"{folder}: no goal for any of the {len(catalogue)} products: neither "
+            f'{ATTRIBUTES_GLOB} nor {HUMAN} has an "instruction" for them; fetch or generate the '
+            "files again"
         )
     goals = {kind: GoalCheck(len(shop.goals), _splits(shop.goals)) for kind, shop in shops.items()}
     chosen = [(k, goal) for k, shop in shops.items() for goal in _evenly(len(shop.goals), limit)]

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from env_wrappers.datasets import is_generated, new_directory, write_manifest
 from env_wrappers.files import file_hash
+from env_wrappers.webshop.source import HUMAN
 from env_wrappers.webshop.synthetic_products import CatalogueSpec, make_product, order_of
 
 GENERATOR_VERSION = 3
-ITEMS, ATTRIBUTES, HUMAN = "items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"
+ITEMS, ATTRIBUTES = "items_shuffle.json", "items_ins_v2.json"
 
 _PROGRESS = 1000  # products between two calls of on_progress
 _encode = json.JSONEncoder(ensure_ascii=False).encode

@@ -24,15 +24,15 @@ from env_wrappers.webshop.records import Instruction, Listing, Product
 DATA_VARIABLE = "WEBSHOP_DATA"
 """Environment variable that names the data directory."""
 
-PRODUCTS = "items_shuffle*.json"
-ATTRIBUTES = "items_ins_v2*.json"
+PRODUCTS_GLOB = "items_shuffle*.json"
+ATTRIBUTES_GLOB = "items_ins_v2*.json"
 HUMAN = "items_human_ins.json"
 
 _LONGEST_ASIN = 10
 _NO_PRICE = 100.0  # the original's price for products without one
 _NO_DIGIT = re.compile(r"[^\d.]")
 _REMEDY = (
-    f"give the directory that holds WebShop's {PRODUCTS} and {ATTRIBUTES}, or name it in "
+    f"give the directory that holds WebShop's {PRODUCTS_GLOB} and {ATTRIBUTES_GLOB}, or name it in "
     f"{DATA_VARIABLE}; `hgpo data generate webshop` makes one"
 )
 _DAMAGED = "fetch or generate the file again"
@@ -86,8 +86,8 @@ def find_sources(data: str | Path | None = None) -> Sources:
     if names is None:
         raise DataError(f"no WebShop data: {folder}{origin} is not a directory; {_REMEDY}")
     return Sources(
-        products=_only_match(folder, names, PRODUCTS),
-        attributes=_only_match(folder, names, ATTRIBUTES),
+        products=_only_match(folder, names, PRODUCTS_GLOB),
+        attributes=_only_match(folder, names, ATTRIBUTES_GLOB),
         human=folder / HUMAN if HUMAN in names else None,
     )
 

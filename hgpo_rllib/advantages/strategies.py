@@ -25,12 +25,12 @@ def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
         task, strategy = steps.task, steps.trajectory
     else:
         task, strategy = steps.parent, intern_pairs(steps.parent, steps.task)
-    _, start, of, count = np.unique(
+    _, start, index, count = np.unique(
         strategy[first], return_index=True, return_inverse=True, return_counts=True
     )
-    order = np.lexsort((-returns, of))  # by strategy, the best first
-    rank = np.arange(len(first)) - (np.cumsum(count) - count)[of[order]]
-    best = order[rank < np.maximum(1, np.rint(settings.strategy_share * count))[of[order]]]
-    value = np.bincount(of[best], returns[best]) / np.bincount(of[best])
+    order = np.lexsort((-returns, index))  # by strategy, the best first
+    rank = np.arange(len(first)) - (np.cumsum(count) - count)[index[order]]
+    best = order[rank < np.maximum(1, np.rint(settings.strategy_share * count))[index[order]]]
+    value = np.bincount(index[best], returns[best]) / np.bincount(index[best])
     advantage, _ = group_advantage(task[first[start]], value, settings.normalize)
-    return advantage[of][inverse]
+    return advantage[index][inverse]

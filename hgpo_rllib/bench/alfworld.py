@@ -200,17 +200,18 @@ def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -
     textworld.submit(play_textworld, games[0], max_steps=0).result()
     with patch.dict(os.environ, NO_CACHE):
         GameEngine(games[0])
-    theirs, ours, first_loads_s = [], [], 0.0
+    textworld_episodes, fast_episodes, first_loads_s = [], [], 0.0
     for game in games:
         episodes = textworld.submit(play_textworld, game, max_steps).result()
         first_loads_s += timed(functools.partial(GameEngine, game))[0]
-        theirs += episodes
-        ours += [play_fast(game, episode.commands) for episode in episodes]
+        textworld_episodes += episodes
+        fast_episodes += [play_fast(game, episode.commands) for episode in episodes]
+    sides = textworld_episodes, fast_episodes
     load_s, reset_s = (
-        [fmean(getattr(episode, name) for episode in side) for side in (theirs, ours)]
+        [fmean(getattr(episode, name) for episode in side) for side in sides]
         for name in ("load_s", "reset_s")
     )
-    return compare_episodes(theirs, ours), {
+    return compare_episodes(textworld_episodes, fast_episodes), {
         "textworld_load_ms": 1000 * load_s[0],
         "first_load_ms": 1000 * first_loads_s / len(games),
         "load_ms": 1000 * load_s[1],
@@ -221,18 +222,19 @@ def _compare(games: list[str], max_steps: int, textworld: ProcessPoolExecutor) -
     }
 
 
-def compare_episodes(theirs: list[Episode], ours: list[Episode]) -> Row:
+def compare_episodes(textworld_episodes: list[Episode], fast_episodes: list[Episode]) -> Row:
     """Return the row of ``steps`` for the same episodes played by both engines."""
-    steps = sum(len(episode.commands) for episode in theirs)
-    textworld_s, fast_s = (sum(episode.steps_s for episode in side) for side in (theirs, ours))
+    steps = sum(len(episode.commands) for episode in textworld_episodes)
+    textworld_s = sum(episode.steps_s for episode in textworld_episodes)
+    fast_s = sum(episode.steps_s for episode in fast_episodes)
     differing = sum(
         expected != got
-        for a, b in zip(theirs, ours, strict=True)
+        for a, b in zip(textworld_episodes, fast_episodes, strict=True)
         for expected, got in zip(a.answers, b.answers, strict=True)
     )
     return {
-        "episodes": len(theirs),
-        "won": sum(episode.answers[-1][2] for episode in theirs),
+        "episodes": len(textworld_episodes),
+        "won": sum(episode.answers[-1][2] for episode in textworld_episodes),
         "steps": steps,
         "differing_answers": differing,
         "textworld_steps_per_s": steps / textworld_s,

@@ -20,8 +20,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hgpo_rllib.agent import Memory, TokenRenderer, Turn
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.bench.bare_loop import BareLoop
 from hgpo_rllib.bench.measure import Tables, new_process, resident
+from hgpo_rllib.bench.plain_loop import PlainLoop
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.learner.batching import (
@@ -56,24 +56,24 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
     """
     columns = random_steps(run, steps)
     tokens = int((columns["prompt_length"] + columns["response_length"]).sum())
-    with new_process() as bare, new_process() as ours:
-        for process, build in ((bare, build_bare), (ours, build_ours)):
+    with new_process() as plain, new_process() as learner:
+        for process, build in ((plain, build_plain_loop), (learner, build_learner)):
             process.submit(start, build, run, columns).result()
-        bare.submit(update).result()  # warm-up of torch
-        flops = ours.submit(count_flops).result()
-        turns, sides = [], {"bare": bare, "ours": ours}
+        plain.submit(update).result()  # warm-up of torch
+        flops = learner.submit(count_flops).result()
+        turns, sides = [], {"plain": plain, "learner": learner}
         for _ in range(repeats):
             seconds = {name: side.submit(update).result() for name, side in sides.items()}
             turns.append(seconds)
             sides = dict(reversed(sides.items()))  # alternate which side goes first
-        expected, got = bare.submit(parameters).result(), ours.submit(parameters).result()
-        speed = flops / median(turn["ours"] for turn in turns)
+        expected, got = plain.submit(parameters).result(), learner.submit(parameters).result()
+        speed = flops / median(turn["learner"] for turn in turns)
         peaks = {name: side.submit(peak_mib).result() for name, side in sides.items()}
-        device_speed = ours.submit(peak_flops, run.learner.compute_dtype).result()  # after peaks
+        device_speed = learner.submit(peak_flops, run.learner.compute_dtype).result()  # after peaks
         summary = {
             "steps": steps,
-            "bare_peak_mib": peaks["bare"],
-            "learner_peak_mib": peaks["ours"],
+            "plain_peak_mib": peaks["plain"],
+            "learner_peak_mib": peaks["learner"],
             **planned_passes(run, columns),
             "parameters_differ_by": float(np.abs(expected - got).max()),
             "matrix_products_gflop_per_s": device_speed / 1e9,
@@ -82,9 +82,9 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
     updates = [
         {
             "tokens": tokens,
-            "bare_tokens_per_s": tokens / turn["bare"],
-            "learner_tokens_per_s": tokens / turn["ours"],
-            "ratio": turn["bare"] / turn["ours"],
+            "plain_tokens_per_s": tokens / turn["plain"],
+            "learner_tokens_per_s": tokens / turn["learner"],
+            "ratio": turn["plain"] / turn["learner"],
         }
         for turn in turns
     ]
@@ -152,7 +152,7 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
     return {"learner_tokens": tokens, "padding": 1 - tokens / padded}
 
 
-def build_ours(run: RunConfig, columns: Columns) -> Side:
+def build_learner(run: RunConfig, columns: Columns) -> Side:
     """Build the RLlib learner like the algorithm; return its update and its parameters."""
     spaces = {DEFAULT_MODULE_ID: (Text(1), Text(1))}  # any: the module reads tokens
     learner = HGPOConfig.from_run_config(run).build_learner(spaces=spaces)
@@ -164,10 +164,10 @@ def build_ours(run: RunConfig, columns: Columns) -> Side:
     return update_once, learner.policy.parameters
 
 
-def build_bare(run: RunConfig, columns: Columns) -> Side:
+def build_plain_loop(run: RunConfig, columns: Columns) -> Side:
     """Build the plain loop; return its update and its parameters."""
     device = torch.device("cuda" if run.cluster.learner_gpus else "cpu")
-    loop = BareLoop(run, columns, device)
+    loop = PlainLoop(run, columns, device)
     return loop.update, loop.model.parameters
 
 

@@ -1,4 +1,4 @@
-"""`hgpo bench` on environments, with processes of its own; speed is no test's business."""
+"""`hgpo bench` on environments, in processes of their own; speeds are not checked."""
 
 import os
 from pathlib import Path

@@ -108,7 +108,7 @@ def run(command: Command, folder: Path) -> Path:
 
 
 def test_it_is_what_runs(python: Path, folder: Path) -> None:
-    """Otherwise the other tests would show nothing."""
+    """The tests below run the installed package, not the checkout."""
     code = f"import {', '.join(PACKAGES)}; print(hgpo_rllib.__file__, env_wrappers.__file__)"
     done = subprocess.run(
         [python, "-c", code], cwd=folder, capture_output=True, text=True, check=True

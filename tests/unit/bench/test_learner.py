@@ -1,4 +1,4 @@
-"""The yardstick of `hgpo bench learner` does what the learner does."""
+"""The baseline of `hgpo bench learner` computes the same update as the learner."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from hgpo_rllib.bench import learner as bench
-from hgpo_rllib.bench.bare_loop import BareLoop
-from hgpo_rllib.bench.learner import bench_learner, build_ours, planned_passes
+from hgpo_rllib.bench.learner import bench_learner, build_learner, planned_passes
+from hgpo_rllib.bench.plain_loop import PlainLoop
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.learner.batching import MAX_PADDING
 from hgpo_rllib.models import load_model
@@ -34,13 +34,13 @@ def run(model_path: str) -> RunConfig:
 def test_the_same_update(run: RunConfig) -> None:
     """Twice, so that policy and reference differ."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
-    bare = BareLoop(run, columns, torch.device("cpu"))
-    update, parameters = build_ours(run, columns)
+    plain = PlainLoop(run, columns, torch.device("cpu"))
+    update, parameters = build_learner(run, columns)
     start = [p.clone() for p in parameters()]
     for _ in range(2):
-        bare.update()
+        plain.update()
         update()
-    for before, expected, got in zip(start, bare.model.parameters(), parameters(), strict=True):
+    for before, expected, got in zip(start, plain.model.parameters(), parameters(), strict=True):
         assert (before - got).abs().max() > 1e-3
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
 
@@ -50,9 +50,9 @@ def test_the_same_type(run: RunConfig) -> None:
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
     passes = run.learner.model_copy(update={"compute_dtype": "bfloat16"})
     low = run.model_copy(update={"learner": passes})
-    update, parameters = build_ours(low, columns)
+    update, parameters = build_learner(low, columns)
     apart = []
-    for loop in (BareLoop(config, columns, torch.device("cpu")) for config in (low, run)):
+    for loop in (PlainLoop(config, columns, torch.device("cpu")) for config in (low, run)):
         loop.update()
         apart.append(loop.model.parameters())
     update()
@@ -102,4 +102,4 @@ def test_peak_memory_is_that_of_updates(monkeypatch: pytest.MonkeyPatch, run: Ru
     monkeypatch.setattr(bench, "resident", lambda: 0)
     monkeypatch.setattr(bench, "peak_flops", peak_flops)
     (summary,) = bench_learner(run, steps=9, repeats=1)["summary"]
-    assert summary["learner_peak_mib"] == summary["bare_peak_mib"] == 1000 / 2**20
+    assert summary["learner_peak_mib"] == summary["plain_peak_mib"] == 1000 / 2**20

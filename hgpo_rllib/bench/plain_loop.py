@@ -17,7 +17,7 @@ from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import dtype_of_passes
 
 
-class BareLoop:
+class PlainLoop:
     """Model, frozen reference model and optimizer."""
 
     def __init__(self, run: RunConfig, columns: Columns, device: torch.device):
