@@ -5,4 +5,4 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 """The repository."""
 SHARED = ROOT.parent / "shared"
-"""Genuine data and recordings, beside the repository; tests that need them skip without."""
+"""Official data and recordings, beside the repository; tests that need them skip without."""

@@ -56,14 +56,14 @@ class Episode:
 def bench_alfworld(
     data: Path | None,
     split: str,
-    genuine: int,
+    official: int,
     generated: int,
     environments: int = 128,
     max_steps: int = 50,
 ) -> Tables:
     """Compare the engines game by game, and start many environments in one process.
 
-    Half of the `genuine` games of the data are in kitchens. At least 8 environments each play the
+    Half of the `official` games of the data are in kitchens. At least 8 environments each play the
     same game.
 
     Returns:
@@ -79,14 +79,14 @@ def bench_alfworld(
         patch.dict(os.environ, {SETTING: str(Path(name) / "translations")}),
     ):
         kinds: dict[str, list[str]] = {}
-        if data is not None and genuine:
-            kinds |= _by_room(_shuffled(data, split, genuine), genuine)
+        if data is not None and official:
+            kinds |= _by_room(_shuffled(data, split, official), official)
         if generated:
             with patch.dict(os.environ, NO_CACHE):
                 generate(Path(name) / "games", GenerationSpec(splits={"train": generated}))
             kinds["generated"] = _shuffled(Path(name) / "games", "train", generated)
         if not kinds:
-            raise DataError("no games to compare: ask for some with --genuine or --generated")
+            raise DataError("no games to compare: ask for some with --official or --generated")
         steps, starts = [], []
         with new_process() as textworld:
             for kind, games in kinds.items():

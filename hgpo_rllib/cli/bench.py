@@ -36,7 +36,7 @@ def alfworld(
     data: Annotated[
         Path | None, typer.Option(help="ALFWorld data (default: only generated games)")
     ] = None,
-    genuine: Annotated[
+    official: Annotated[
         int, typer.Option(min=0, help="number of games of the data's valid_seen to compare")
     ] = 8,
     generated: Annotated[int, typer.Option(min=0, help="number of generated games to compare")] = 4,
@@ -45,7 +45,7 @@ def alfworld(
     """Compare the fast ALFWorld engine with TextWorld's; exit code 1 if any answers differ."""
     from hgpo_rllib.bench.alfworld import bench_alfworld
 
-    tables = bench_alfworld(data, "valid_seen", genuine, generated)
+    tables = bench_alfworld(data, "valid_seen", official, generated)
     show(tables, as_json)
     if any(row["differing_answers"] for row in tables["steps"]):
         raise typer.Exit(1)

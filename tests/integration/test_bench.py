@@ -19,7 +19,7 @@ def test_alfworlds_engines_agree_on_a_game(
     """Three policies; the user's translations are left alone."""
     monkeypatch.setenv(SETTING, str(tmp_path))
     tables = bench_alfworld(
-        generated_games, "valid_seen", genuine=1, generated=0, environments=8, max_steps=6
+        generated_games, "valid_seen", official=1, generated=0, environments=8, max_steps=6
     )
     (steps,), (starts,), (many,) = tables["steps"], tables["starts"], tables["environments"]
     assert (steps["games"], steps["episodes"]) == ("other rooms", 3)

@@ -19,6 +19,7 @@ import pytest
 from env_wrappers.webshop.session import parse_action
 from hgpo_rllib.results import load_run
 from hgpo_rllib.results.export import export_steps
+from tests.integration.runs import rows
 from tests.integration.test_live_metrics import assert_prometheus_follows
 from tests.paths import ROOT
 from tests.processes import Command, free_port
@@ -37,10 +38,6 @@ SMALL = (
     "learner.minibatch_size=64",
     "evaluation.episodes=4",
 )
-
-
-def rows(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")

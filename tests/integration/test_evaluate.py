@@ -17,7 +17,7 @@ from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.models import LocalModel, Model, served
 from hgpo_rllib.evaluation.request import make_request
 from tests.processes import Command
-from tests.unit.cli.test_cli import hgpo
+from tests.unit.cli.command import run_hgpo
 
 pytestmark = pytest.mark.integration
 
@@ -50,7 +50,7 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     assert protocol["agent"]["templates"]["prompt"]["name"] == "alfworld_compact"
     assert len(protocol["model"]["weights_sha256"]["model.safetensors"]) == 64
     assert {"torch", "transformers", "ray"} <= protocol["versions"].keys()
-    again = hgpo(tmp_path, "evaluate", *arguments, "env.max_steps=8")
+    again = run_hgpo(tmp_path, "evaluate", *arguments, "env.max_steps=8")
     assert again.returncode == 0, again.stderr
     assert "nothing left to play" in again.stdout + again.stderr
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from hgpo_rllib.run.cluster import LOOPBACK
-from tests.integration.test_command import rows
+from tests.integration.runs import rows
 from tests.paths import ROOT
 from tests.processes import Processes, free_port, wait_until
 

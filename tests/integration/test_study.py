@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from hgpo_rllib.run.directory import RunDirectory
-from tests.integration.test_sweep import ONE_AT_A_TIME
+from tests.integration.runs import ONE_AT_A_TIME
 from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]

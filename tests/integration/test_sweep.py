@@ -1,6 +1,5 @@
 """`hgpo sweep` as a user runs it: interrupted and resumed, with trials that fail."""
 
-import os
 import signal
 from pathlib import Path
 
@@ -8,15 +7,12 @@ import pandas as pd
 import pytest
 
 from hgpo_rllib.run.directory import RunDirectory
-from tests.integration.test_command import rows
+from tests.integration.runs import ONE_AT_A_TIME, rows
 from tests.processes import Command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 LIMIT = "env.max_steps"
 ALPHA = "algorithm.weight_alpha"
-
-
-ONE_AT_A_TIME = f"policy_server.replica_cpus={(os.cpu_count() or 1) // 2}"  # on any machine
 
 
 def results(folder: Path) -> list[dict]:

@@ -13,12 +13,12 @@ ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
 
 
 def test_answers_are_the_same_and_come_much_faster(tmp_path: Path) -> None:
-    """On 40 genuine and 60 generated games, by three policies, to the end of each episode."""
+    """On 40 official and 60 generated games, by three policies, to the end of each episode."""
     if not ARCHIVE.is_file():
-        pytest.skip("the archive of genuine ALFWorld games is not here")
+        pytest.skip("the archive of official ALFWorld games is not here")
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
-    tables = bench_alfworld(tmp_path, "valid_seen", genuine=40, generated=60)
+    tables = bench_alfworld(tmp_path, "valid_seen", official=40, generated=60)
     steps, starts, (many,) = tables["steps"], tables["starts"], tables["environments"]
     assert [(row["games"], row["episodes"]) for row in steps] == [
         ("kitchens", 60),

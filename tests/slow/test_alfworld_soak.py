@@ -21,12 +21,12 @@ GENERATED = GenerationSpec(
         "pick_and_place_simple", "look_at_obj_in_light", "pick_clean_then_place_in_recep",
     ),
 )  # fmt: skip
-GENUINE_GAMES = 6
+OFFICIAL_GAMES = 6
 
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return nine small generated games and, where the archive is, some genuine ones."""
+    """Return nine small generated games and, where the archive is, some official ones."""
     out = tmp_path_factory.mktemp("soak")
     generate(out / "generated", GENERATED)
     found = [game for s in GENERATED.splits for game in find_games(out / "generated", s)]
@@ -34,11 +34,11 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         with tarfile.open(ARCHIVE) as archive:
             names = [name for name in archive.getnames() if "/valid_seen/" in name]
             trials = sorted({str(Path(name).parent) for name in names if name.endswith("tw-pddl")})
-            chosen = set(trials[:: len(trials) // GENUINE_GAMES][:GENUINE_GAMES])
+            chosen = set(trials[:: len(trials) // OFFICIAL_GAMES][:OFFICIAL_GAMES])
             for name in names:
                 if str(Path(name).parent) in chosen:
-                    archive.extract(name, out / "genuine", filter="data")
-        found += find_games(out / "genuine", "valid_seen")
+                    archive.extract(name, out / "official", filter="data")
+        found += find_games(out / "official", "valid_seen")
     return found
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import arguments, overrides, run_config
-from tests.integration.test_command import rows
+from tests.integration.runs import rows
 from tests.processes import Command, wait_until
 from tests.slow.test_two_nodes import (
     HEAD,

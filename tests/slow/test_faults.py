@@ -20,8 +20,7 @@ import pytest
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.test_command import rows
-from tests.integration.test_sweep import ONE_AT_A_TIME
+from tests.integration.runs import ONE_AT_A_TIME, rows
 from tests.processes import Command
 from tests.slow.test_resume import run_of
 

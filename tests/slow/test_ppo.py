@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from hgpo_rllib.advantages import StepArrays
 from hgpo_rllib.advantages.baselines import gae
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.test_command import rows
+from tests.integration.runs import rows
 from tests.processes import Command
 from tests.slow.test_resume import ALONE, results, run_of
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.test_command import rows
+from tests.integration.runs import rows
 from tests.processes import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -12,7 +12,7 @@ from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.test_command import rows
+from tests.integration.runs import rows
 from tests.processes import Command
 from tests.slow.test_resume import run_of
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import arguments, overrides, run_config
-from tests.integration.test_command import rows
+from tests.integration.runs import rows
 from tests.processes import Command, Processes, command_line, free_port, wait_until
 
 __all__ = ["arguments", "overrides", "run_config"]  # fixtures

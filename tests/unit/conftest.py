@@ -7,6 +7,7 @@ import huggingface_hub.constants
 import pytest
 
 from env_wrappers.alfworld.generator import GenerationSpec, generate
+from tests.unit.cli.command import Run
 
 SMALL_GAMES = GenerationSpec(
     seed=0,
@@ -25,6 +26,12 @@ SMALL_GAMES = GenerationSpec(
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ask no hub for a name that it does not have: without a network, that takes many seconds."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+@pytest.fixture
+def hgpo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Return the command."""
+    return Run(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="session")

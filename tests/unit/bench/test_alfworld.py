@@ -53,6 +53,6 @@ def test_a_difference_fails(monkeypatch: pytest.MonkeyPatch, differing: int) -> 
 
 def test_too_few_games(generated_games: Path) -> None:
     with pytest.raises(DataError, match="9 games wanted, but there are 3"):
-        bench_alfworld(generated_games, "train", genuine=9, generated=0)
+        bench_alfworld(generated_games, "train", official=9, generated=0)
     with pytest.raises(DataError, match="no games to compare"):
-        bench_alfworld(None, "train", genuine=8, generated=0)
+        bench_alfworld(None, "train", official=8, generated=0)

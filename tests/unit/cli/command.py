@@ -1,12 +1,19 @@
-"""Calls of `hgpo` in this process."""
+"""Calls of `hgpo`, and what its errors look like."""
 
+import contextlib
 import io
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import huggingface_hub.constants
 import pytest
 
 from hgpo_rllib.cli.main import main
+from tests.paths import ROOT
+
+POCKET = ROOT / "tuned_examples/alfworld_pocket.yaml"
 
 
 class Run:
@@ -25,13 +32,57 @@ class Run:
         return int(ended.value.code or 0), *self._capsys.readouterr()
 
 
-@pytest.fixture
-def hgpo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return the command."""
-    return Run(capsys, monkeypatch)
-
-
 def files(root: Path) -> dict[str, tuple[bytes, int]]:
     """Return content and time of change of all files."""
     found = (path for path in root.rglob("*") if path.is_file())
     return {str(p.relative_to(root)): (p.read_bytes(), p.stat().st_mtime_ns) for p in found}
+
+
+def run_hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in `folder`, in this process, which has imported what it needs."""
+    home = folder.with_name(f"{folder.name}-home")
+    home.mkdir()
+    code: object = 0
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(io.StringIO()) as stdout,
+        contextlib.redirect_stderr(io.StringIO()) as stderr,
+    ):
+        patch.chdir(folder)
+        patch.setenv("HOME", str(home))
+        patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+        patch.setattr(sys, "argv", ["hgpo", *arguments])
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code or 0
+    assert isinstance(code, int)
+    return subprocess.CompletedProcess(arguments, code, stdout.getvalue(), stderr.getvalue())
+
+
+def hgpo_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it in a process of its own: slower, and with what imports print."""
+    return subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "hgpo_rllib.cli.main", *arguments],
+        cwd=folder,
+        env={"PATH": "", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def assert_refused(folder: Path, arguments: Sequence[str], named: Sequence[str]) -> None:
+    """Exit code 2, one line that names the thing, no traceback and nothing written."""
+    assert_is_refusal(run_hgpo(folder, *arguments), named)
+    assert list(folder.iterdir()) == []
+
+
+def assert_is_refusal(done: subprocess.CompletedProcess[str], named: Sequence[str]) -> None:
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("hgpo: ")
+    for part in named:
+        assert part in line
+    assert done.stdout == ""

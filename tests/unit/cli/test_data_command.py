@@ -8,9 +8,7 @@ import pytest
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.datasets import MANIFEST
-from tests.unit.cli.command import Run, files, hgpo
-
-__all__ = ["hgpo"]  # a fixture
+from tests.unit.cli.command import Run, files
 
 FEW = (
     *("--train", "2", "--valid-seen", "1", "--valid-unseen", "0", "--test", "1"),

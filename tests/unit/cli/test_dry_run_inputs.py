@@ -12,7 +12,7 @@ from env_wrappers.alfworld.games import TREE, find_games
 from env_wrappers.webshop.generator import ITEMS, generate
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from tests.paths import ROOT
-from tests.unit.cli.command import Run, hgpo
+from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
 
 EXAMPLES = ROOT / "tuned_examples"
@@ -22,7 +22,6 @@ STRATA = EXAMPLES / "alfworld_pocket_strata.yaml"
 WITH_STRATEGIES = (
     "agent.strategy_prompt=strategy_compact algorithm.role_estimators={{'strategy':strata}} "
 )
-__all__ = ["hgpo"]  # a fixture
 
 
 @pytest.fixture

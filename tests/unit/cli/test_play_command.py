@@ -11,7 +11,7 @@ from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.planner import recorded_plan
 from env_wrappers.textcraft.env import TextCraftEnv
 from hgpo_rllib.settings.env import EnvSettings
-from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
+from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.reporting.reporting_rows import EPISODES, write_jsonl
 
@@ -42,7 +42,6 @@ def write_episode(file: Path, *steps: dict[str, Any], **changes: Any) -> Path:
 
 
 # ruff takes the fixture's name for one that is defined again.
-# ruff: noqa: F811
 
 
 class TestPlaying:

@@ -10,10 +10,8 @@ import pytest
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from hgpo_rllib.cli.data import generate_webshop
-from tests.unit.cli.command import Run, hgpo
+from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
-
-__all__ = ["hgpo"]  # a fixture
 
 FEW = ("--products", "30", "--seed", "4", "--lookalikes", "2")
 

@@ -29,7 +29,7 @@ from hgpo_rllib.run.trainer import prepare_inputs
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart import prepare
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
-from tests.unit.rollout.test_rollout import group
+from tests.unit.rollout.episodes import group
 
 RUN_FILE = Path("tuned_examples/mixture_pocket.yaml")
 MIXED = "env.options.environments"

@@ -8,7 +8,7 @@ import pytest
 from hgpo_rllib.config import load_config, save_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.request import make_request, settings_of, split_words
-from tests.unit.cli.test_cli import assert_refused
+from tests.unit.cli.command import assert_refused
 
 NOTHING: dict[str, Any] = {"agent": "random"}
 

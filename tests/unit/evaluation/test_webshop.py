@@ -110,7 +110,7 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
 
 
 @pytest.mark.skipif(not ARCHIVE.exists(), reason="the original's 1,000 products are not there")
-def test_the_oracle_on_genuine_goals(tmp_path: Path) -> None:
+def test_the_oracle_on_official_goals(tmp_path: Path) -> None:
     """It plays all 500 of the test split: no search finds 10 of them, 20 purchases earn less."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -36,7 +36,7 @@ from tests.unit.learner.learner_reference import (
     update,
     value_of,
 )
-from tests.unit.rollout.test_rollout import group
+from tests.unit.rollout.episodes import group
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 KINDS = ("head", "separate")

@@ -25,7 +25,7 @@ from tests.unit.learner.learner_reference import (
     step_losses,
     update,
 )
-from tests.unit.rollout.test_rollout import SETTINGS, group
+from tests.unit.rollout.episodes import SETTINGS, group
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 COMMON: dict[str, Any] = {

@@ -27,7 +27,7 @@ from tests.unit.learner.learner_reference import (
     step_losses,
     update,
 )
-from tests.unit.rollout.test_rollout import group
+from tests.unit.rollout.episodes import group
 
 __all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
 COMMON: dict[str, Any] = {

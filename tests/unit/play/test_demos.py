@@ -21,9 +21,8 @@ from hgpo_rllib.environments.alfworld import explore, thoughts_for
 from hgpo_rllib.environments.spec import OraclePlan, PlanFollower
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.demonstrations import demonstrate
-from tests.unit.cli.command import Run, files, hgpo
+from tests.unit.cli.command import Run, files
 
-__all__ = ["hgpo"]  # a fixture
 COMPACT = "agent.prompt=alfworld_compact"
 
 

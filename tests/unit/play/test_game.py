@@ -15,12 +15,10 @@ from hgpo_rllib.play.policy import WatchedPolicy
 from hgpo_rllib.play.web.pages import Game
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.settings.agent import AgentSettings
-from tests.unit.cli.command import Run, hgpo
+from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
 from tests.unit.play.test_web import ADDRESS
 from tests.unit.scripted_model import ScriptedModel
-
-__all__ = ["hgpo"]  # a fixture
 
 WINNING = (
     *("get 2 bamboo", "craft 1 stick using 2 bamboo", "get 1 cobblestone"),

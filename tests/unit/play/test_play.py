@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.webshop.shop import open_shop
-from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
+from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
 
 # ruff takes the fixture's name for one that is defined again.
-# ruff: noqa: F811
 
 SHOP_STEPS = 15
 WANTED = {"color": "red", "size": "small"}

@@ -26,7 +26,7 @@ from hgpo_rllib.run.folders import MANIFEST, write_folder
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.processes import free_port
-from tests.unit.cli.test_cli import assert_refused
+from tests.unit.cli.command import assert_refused
 
 TEXT = "You are in the bathroom. On the cabinet 4, you see a soapbottle 2."
 ENDPOINT = Endpoint("127.0.0.1", 8000, "policy", "secret")

@@ -17,8 +17,8 @@ from hgpo_rllib.rollout.curriculum import Curriculum
 from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.stream import GroupStream
 from hgpo_rllib.rollout.trajectory import Trajectory
+from tests.unit.rollout.episodes import trajectory
 from tests.unit.rollout.test_replaced_groups import runner_of
-from tests.unit.rollout.test_rollout import trajectory
 
 FAMILIES = ["solved"] * 30 + ["between"] * 50 + ["hopeless"] * 20
 

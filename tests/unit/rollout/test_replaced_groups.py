@@ -22,7 +22,7 @@ from hgpo_rllib.rollout.stream import GroupStream
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Step, have_equal_returns
 from hgpo_rllib.run.metrics import rollout_metrics
-from tests.unit.rollout.test_rollout import trajectory
+from tests.unit.rollout.episodes import trajectory
 
 EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups without a won episode
 

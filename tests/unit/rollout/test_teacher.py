@@ -12,7 +12,7 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from tests.unit.agent.test_conversations import CHATML, make_renderer, play, tokenizer
-from tests.unit.rollout.test_rollout import group, info
+from tests.unit.rollout.episodes import group, info
 
 __all__ = ["tokenizer"]  # a fixture
 

@@ -16,8 +16,9 @@ import pytest
 from env_wrappers.datasets import new_directory, new_file
 from env_wrappers.processes import process_pool
 from hgpo_rllib.run.interrupt import sigterm_as_interrupt
+from tests.paths import ROOT
 from tests.processes import assert_gone
-from tests.unit.cli.test_cli import POCKET, ROOT
+from tests.unit.cli.command import POCKET
 
 HGPO = [sys.executable, "-m", "hgpo_rllib.cli.main"]
 # Minutes of work, so that the signal comes before its end.

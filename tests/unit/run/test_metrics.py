@@ -8,7 +8,7 @@ from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.rollout.held_out import count_by_task
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.run.metrics import iteration_metrics
-from tests.unit.rollout.test_rollout import SETTINGS, group
+from tests.unit.rollout.episodes import SETTINGS, group
 
 
 def test_metrics_of_episodes() -> None:

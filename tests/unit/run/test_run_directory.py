@@ -27,7 +27,8 @@ from hgpo_rllib.run.grid import Sweep
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.sweep import run_sweep
 from hgpo_rllib.run.trial import ERROR, LOG, RunTrial
-from tests.unit.cli.test_cli import ROOT, hgpo
+from tests.paths import ROOT
+from tests.unit.cli.command import run_hgpo
 from tests.unit.learner.learner_reference import model_path
 
 __all__ = ["model_path"]  # a fixture
@@ -127,7 +128,7 @@ def test_train_resume_of_a_run_that_is_written(run: Path, tmp_path: Path) -> Non
     with held_elsewhere(run) as holder:
         before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
         (tmp_path / "cwd").mkdir()
-        done = hgpo(tmp_path / "cwd", "train", "--resume", str(run))
+        done = run_hgpo(tmp_path / "cwd", "train", "--resume", str(run))
         assert done.returncode == 2, done.stderr
         (line,) = done.stderr.splitlines()
         assert line.startswith(f"hgpo: {run} is in use: process {holder.pid} on ")

@@ -16,7 +16,7 @@ from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.run import sweep
 from hgpo_rllib.run.sweep import TrialsThatFit, make_scheduler
 from hgpo_rllib.run.trial import report
-from tests.unit.cli.test_cli import POCKET
+from tests.unit.cli.command import POCKET
 from tests.unit.reporting.reporting_rows import evaluation_row
 
 STOP, GO = TrialScheduler.STOP, TrialScheduler.CONTINUE

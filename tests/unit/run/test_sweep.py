@@ -27,7 +27,7 @@ from hgpo_rllib.run.grid import (
     trial_name,
 )
 from hgpo_rllib.run.sweep import prepare_trial
-from tests.unit.cli.test_cli import POCKET, assert_refused
+from tests.unit.cli.command import POCKET, assert_refused
 
 ALPHA = "algorithm.weight_alpha"
 K = "algorithm.context_length"

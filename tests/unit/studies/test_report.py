@@ -24,7 +24,7 @@ from hgpo_rllib.studies.records import write_record as write
 from hgpo_rllib.studies.report import PAGE, load_studies, render, write_report
 from hgpo_rllib.studies.settings import parse_study
 from tests.paths import ROOT
-from tests.unit.cli.test_cli import assert_is_refusal, hgpo
+from tests.unit.cli.command import assert_is_refusal, run_hgpo
 from tests.unit.studies.synthetic import CONTENT, SUCCESS, changed, finish, folder_with, synthetic
 
 ALL = {"good": 4, "bad": 4, "other": 4}
@@ -242,7 +242,7 @@ class TestReport:
         report = ("study", "report", f"{folder}/arms.yaml", "--studies", str(folder))
         good, bad = tmp_path / "good", tmp_path / "bad"
         good.mkdir()
-        assert hgpo(good, *report).returncode == 0
+        assert run_hgpo(good, *report).returncode == 0
         bad.mkdir()
         (bad / "docs").touch()
-        assert_is_refusal(hgpo(bad, *report), ["cannot write docs: "])
+        assert_is_refusal(run_hgpo(bad, *report), ["cannot write docs: "])

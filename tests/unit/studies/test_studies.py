@@ -18,7 +18,7 @@ from hgpo_rllib.studies.records import load_records, make_record, record_path
 from hgpo_rllib.studies.records import write_record as write
 from hgpo_rllib.studies.run import is_committed, plan, run_study
 from hgpo_rllib.studies.settings import STUDIES, load_study, parse_study, settings_hash
-from tests.unit.cli.test_cli import assert_is_refusal, hgpo
+from tests.unit.cli.command import assert_is_refusal, run_hgpo
 from tests.unit.results.test_results import record as record_run
 from tests.unit.studies.synthetic import CONTENT, SPLITS, changed, folder_with, synthetic
 
@@ -81,7 +81,7 @@ class TestSettings:
         ):
             inside = work / str(number)
             inside.mkdir()
-            assert_is_refusal(hgpo(inside, "study", *arguments), [*named])
+            assert_is_refusal(run_hgpo(inside, "study", *arguments), [*named])
             assert list(inside.iterdir()) == []
 
     def test_not_text(self, tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ class TestSettings:
             load_study(path)
 
     def test_unknown_study(self, tmp_path: Path) -> None:
-        assert_is_refusal(hgpo(tmp_path, "study", "run", "nothing"), ["no study nothing"])
+        assert_is_refusal(run_hgpo(tmp_path, "study", "run", "nothing"), ["no study nothing"])
 
     def test_the_hash_is_of_what_affects_results(self) -> None:
         study = parse_study(CONTENT, "arms")

@@ -6,7 +6,6 @@ import os
 import random
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,9 +16,7 @@ from env_wrappers.alfworld import memo
 from env_wrappers.alfworld.engine import GameEngine, get_engine
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.errors import DataError
-from tests.paths import ROOT
 
-ARCHIVE = ROOT.parent / "shared/data/alfworld_games.tar.xz"
 BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 ODD_COMMANDS = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
 
@@ -69,35 +66,6 @@ def untouched() -> Iterator[Play]:
         stdin.close()
 
 
-@pytest.fixture(scope="module")
-def genuine_games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return three games of the ALFWorld data set."""
-    if not ARCHIVE.is_file():
-        pytest.skip("the archive of genuine ALFWorld games is not here")
-    out = tmp_path_factory.mktemp("genuine")
-    with tarfile.open(ARCHIVE) as archive:
-        for member in _first_trials(archive, count=3):
-            archive.extract(member, out, filter="data")
-    return find_games(out, "valid_seen")
-
-
-def _first_trials(archive: tarfile.TarFile, count: int) -> Iterator[tarfile.TarInfo]:
-    """Yield the files of the first small (bathroom, bedroom) trials, reading no further."""
-    trials: set[str] = set()
-    for member in archive:
-        parts = Path(member.name).parts
-        if (
-            len(parts) != 5
-            or parts[1] != "valid_seen"
-            or parts[2].rsplit("-", 1)[-1][0] not in "34"
-        ):
-            continue
-        if parts[3] not in trials and len(trials) == count:
-            return
-        trials.add(parts[3])
-        yield member
-
-
 def _walk(engine: GameEngine, seed: int, steps: int = 24) -> list[str]:
     """Return random commands, a quarter of them odd, that the engine can be sent in turn."""
     rng = random.Random(seed)
@@ -144,10 +112,10 @@ def test_the_winning_step_is_as_in_the_untouched_engine(
     assert [won for _, _, won in rows] == [False] * (len(rows) - 1) + [True]
 
 
-def test_genuine_games_answer_as_the_untouched_engine(
-    genuine_games: list[Path], untouched: Play
+def test_official_games_answer_as_the_untouched_engine(
+    official_games: list[Path], untouched: Play
 ) -> None:
-    game = genuine_games[0]
+    game = official_games[0]
     commands = [*_walk(GameEngine(game), seed=7, steps=20), "help"]
     assert _play(GameEngine(game), commands) == untouched(game, commands)
 

@@ -1,4 +1,4 @@
-"""Generated games are genuine, reproducible and kept apart by split."""
+"""Generated games are valid, reproducible and kept apart by split."""
 
 import dataclasses
 import json
@@ -102,8 +102,8 @@ def test_a_floor_lamp_can_be_the_light(tmp_path: Path) -> None:
     assert "floorlamp" in GameEngine(game).reset()[1].rpartition("Your task is to: ")[2]
 
 
-@pytest.mark.skipif(not ARCHIVE.is_file(), reason="the genuine ALFWorld games are not here")
-def test_rooms_have_the_furniture_of_genuine_ones() -> None:
+@pytest.mark.skipif(not ARCHIVE.is_file(), reason="the official ALFWorld games are not here")
+def test_rooms_have_the_furniture_of_official_ones() -> None:
     """The same number of pieces of every type as in ALFWorld's games of that scene."""
     checked = set()
     with tarfile.open(ARCHIVE) as archive:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tarfile
 import time
 from pathlib import Path
 
@@ -14,19 +13,6 @@ from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, find_games
 from env_wrappers.alfworld.planner import find_plan, recorded_plan, why_not_won
 from env_wrappers.errors import DataError
-from tests.unit.env_wrappers.alfworld.test_engine import ARCHIVE, _first_trials
-
-
-@pytest.fixture(scope="module")
-def genuine_game(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return one small game of the ALFWorld data set."""
-    if not ARCHIVE.is_file():
-        pytest.skip("the archive of genuine ALFWorld games is not here")
-    out = tmp_path_factory.mktemp("genuine")
-    with tarfile.open(ARCHIVE) as archive:
-        for member in _first_trials(archive, count=1):
-            archive.extract(member, out, filter="data")
-    return find_games(out, "valid_seen")[0]
 
 
 def _changed(game: Path, folder: Path, **changes: object) -> Path:
@@ -45,9 +31,9 @@ def test_the_planner_wins_a_generated_game(generated_games: Path, tmp_path: Path
     assert any(command.startswith("clean ") for command in plan)
 
 
-def test_the_planner_wins_a_genuine_game(genuine_game: Path) -> None:
-    plan = find_plan(genuine_game, seconds=120)
-    assert why_not_won(GameEngine(genuine_game), plan) is None
+def test_the_planner_wins_a_official_game(official_game: Path) -> None:
+    plan = find_plan(official_game, seconds=120)
+    assert why_not_won(GameEngine(official_game), plan) is None
 
 
 def test_the_time_limit_ends_the_search(generated_games: Path) -> None:

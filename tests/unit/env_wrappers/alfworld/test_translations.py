@@ -38,11 +38,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def translated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that every translation adds its problem to."""
     calls: list[str] = []
-    genuine = fast_downward.pddl2sas
+    original = fast_downward.pddl2sas
 
     def counted(domain: str, problem: str, **options: Any) -> Any:
         calls.append(problem)
-        return genuine(domain, problem, **options)
+        return original(domain, problem, **options)
 
     monkeypatch.setattr(fast_downward, "pddl2sas", counted)
     return calls

@@ -21,12 +21,10 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.bench.alfworld import play_textworld
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
-from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
-from tests.unit.env_wrappers.alfworld.test_engine import genuine_games  # noqa: F401 (a fixture)
+from tests.unit.cli.command import Run
 from tests.unit.scripted_model import make
 
 # ruff takes a fixture's name for one that is defined again.
-# ruff: noqa: F811
 
 Game = dict[str, Any]
 TASK = "Your task is to: "

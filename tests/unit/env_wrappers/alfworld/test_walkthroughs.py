@@ -20,12 +20,10 @@ from env_wrappers.alfworld.planner import recorded_plan, why_not_won
 from env_wrappers.datasets import MANIFEST
 from hgpo_rllib.bench import alfworld as bench
 from hgpo_rllib.evaluation.evaluate import evaluate
-from tests.unit.cli.test_data_command import Run, hgpo  # noqa: F401 (hgpo is a fixture)
-from tests.unit.env_wrappers.alfworld.test_engine import genuine_games  # noqa: F401 (a fixture)
+from tests.unit.cli.command import Run
 from tests.unit.scripted_model import lines, make
 
 # ruff takes a fixture's name for one that is defined again.
-# ruff: noqa: F811
 
 SPLIT = "valid_seen"
 
@@ -55,8 +53,8 @@ def test_a_recorded_plan_has_names(generated_games: Path, with_ids: Path) -> Non
     assert [recorded_plan(game) for game in find_games(with_ids, SPLIT)] == expected
 
 
-def test_genuine_games(genuine_games: list[Path], tmp_path: Path) -> None:
-    for game in genuine_games:
+def test_official_games(official_games: list[Path], tmp_path: Path) -> None:
+    for game in official_games:
         copy = tmp_path / game.parent.name / game.name
         shutil.copytree(game.parent, copy.parent)
         _write_ids(copy)

@@ -151,7 +151,7 @@ def test_splits_of_a_generated_store(tmp_path: Path) -> None:
         assert len(asins["train_products"]) / total > 0.7
 
 
-def test_splits_of_the_genuine_store(real_data: Path) -> None:
+def test_splits_of_the_official_store(real_data: Path) -> None:
     """479 of 500 canonical test goals (95.8 %) use a product of train; by product, none does."""
     goals = open_goals(open_catalogue(real_data), "synthetic", 0)
     asins = {split: _asins(real_data, goals, split) for split in (*SPLITS, *PRODUCT_SPLITS)}

@@ -1,0 +1,13 @@
+"""Helpers of tests that start runs and read their files."""
+
+import json
+import os
+from pathlib import Path
+
+ONE_AT_A_TIME = f"policy_server.replica_cpus={(os.cpu_count() or 1) // 2}"
+"""Lets a sweep run one trial at a time on any machine."""
+
+
+def rows(file: Path) -> list[dict]:
+    """Return the lines of a JSON Lines file."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
