@@ -41,7 +41,7 @@ EVALUATION_TEXT = """## Evaluations
 
 A line of `evaluation.jsonl` per evaluation and split: `iteration` (0 is before training), `split`
 (`all`: the episodes of all splits together), `by_task_type` (`success_rate` and `episodes` per task
-family), `by_task` (number, episodes and successes of each task), and the numbers below. Gauges are
+type), `by_task` (number, episodes and successes of each task), and the numbers below. Gauges are
 named `hgpo_evaluation_<name>` and have a tag `split`.
 """
 GRAFANA_UNITS = {"ratio": "percentunit", "s": "s"}

@@ -89,7 +89,7 @@ class MixtureEnv(gymnasium.Env[str, str]):
 
     @property
     def task_types(self) -> list[str]:
-        """The family of each task, after the name of its environment: "textcraft/depth 2".
+        """The type of each task, after the name of its environment: "textcraft/depth 2".
 
         Raises:
             AttributeError: an environment does not say them.

@@ -47,7 +47,7 @@ class GameCheck:
     Attributes:
         file: path relative to the data directory.
         split: name of the split folder.
-        family: task type.
+        task_type: type of its task.
         fault: one-line reason why the file is broken; None if it is not.
         skipped: whether the game is not played: unsolvable, or of an unsupported kind.
         replayed: whether the walkthrough was played and won.
@@ -55,7 +55,7 @@ class GameCheck:
 
     file: str
     split: str
-    family: str
+    task_type: str
     fault: str | None = None
     skipped: bool = False
     replayed: bool = False
@@ -120,12 +120,12 @@ def check_tree(
 def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
     """Check one game file."""
     name, split = Path(*file.parts[-5:]).as_posix(), file.parts[-4]
-    family = "unknown"
+    task_type = "unknown"
     try:
         found = task_type_of(file)
         if found not in TASK_TYPES:
-            raise DataError(f"unknown task family {found!r}")
-        family = found
+            raise DataError(f"unknown task type {found!r}")
+        task_type = found
         game = validate_json(_game, read_regular(file), "no game")
         if not trusted:
             require_alfworld(game.model_dump())
@@ -140,8 +140,8 @@ def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
                 raise DataError(f"the walkthrough does not win: {fault}")
     except (DataError, OSError) as error:
         fault = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else str(error)
-        return GameCheck(name, split, family, fault=" ".join(fault.split()))
-    return GameCheck(name, split, family, skipped=skipped, replayed=played)
+        return GameCheck(name, split, task_type, fault=" ".join(fault.split()))
+    return GameCheck(name, split, task_type, skipped=skipped, replayed=played)
 
 
 def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:

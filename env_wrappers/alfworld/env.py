@@ -59,7 +59,7 @@ class ALFWorldEnv(TextEnv):
 
     @property
     def task_types(self) -> list[str]:
-        """The family of each task."""
+        """The type of each task."""
         return [task_type_of(Path(game)) for game in self.games]
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ TASK_TYPES: tuple[str, ...] = (
     "pick_cool_then_place_in_recep",
     "pick_two_obj_and_place",
 )
-"""The six task families, in ALFWorld's own order."""
+"""The six task types, in ALFWorld's own order."""
 
 TREE = "json_2.1.1"
 GAME_FILE = "game.tw-pddl"
@@ -71,7 +71,7 @@ def find_games(
         data: the directory holding ``json_2.1.1``, or ``json_2.1.1`` itself. None uses
             ``$ALFWORLD_DATA`` or, if that is not set, ALFWorld's default.
         split: folder name, e.g. ``train``, ``valid_seen``, ``valid_unseen``.
-        task_types: the families to keep (see ``TASK_TYPES``); None keeps all.
+        task_types: the task types to keep (see ``TASK_TYPES``); None keeps all.
 
     Raises:
         DataError: the split is missing, a task type is unknown, a file cannot be read or is not
@@ -159,7 +159,7 @@ def is_solvable(game: Path) -> bool:
 
 
 def task_type_of(game: Path) -> str:
-    """Return the task family of a game file.
+    """Return the task type of a game file.
 
     The task folder's name starts with it; otherwise, ``traj_data.json`` is read, whose
     ``task_type`` may be none of ``TASK_TYPES``.

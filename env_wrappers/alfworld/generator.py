@@ -53,7 +53,7 @@ class GenerationSpec:
         seed: the same spec gives the same bytes; another seed gives other games.
         splits: number of games per split. "train" and "valid_seen" share floor plans,
             "valid_unseen" has others (see ``rooms.UNSEEN_SCENES``), "test" has all of them.
-        task_types: task families; each split is divided evenly among them.
+        task_types: task types; each split is divided evenly among them.
         rooms: room types used.
         max_receptacles: maximum pieces of furniture in a room; more make searching harder.
     """
@@ -278,7 +278,7 @@ def _fill_slot(out: Path, spec: GenerationSpec, slot: tuple[str, str, int]) -> N
 
 
 def _count(data: Path, games: Iterable[Path]) -> dict[str, Counter[str]]:
-    """Return the number of games by split and task family.
+    """Return the number of games by split and task type.
 
     Raises:
         DataError: two games are identical.

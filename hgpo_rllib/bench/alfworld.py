@@ -102,7 +102,7 @@ def bench_alfworld(
 
 
 def _shuffled(data: Path, split: str, count: int) -> list[str]:
-    """Return all games of a split, at least `count`, in a fixed order that mixes task families."""
+    """Return all games of a split, at least `count`, in a fixed order that mixes task types."""
     games = find_games(data, split)
     if len(games) < count:
         raise DataError(f"{count} games wanted, but there are {len(games)}: ask for fewer")

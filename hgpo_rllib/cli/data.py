@@ -60,7 +60,7 @@ def generate_alfworld(
         GAMES.rooms
     ),
     task_types: Annotated[
-        str | None, typer.Option(help="families of tasks, separated by commas (default: all six)")
+        str | None, typer.Option(help="task types, separated by commas (default: all six)")
     ] = None,
     max_receptacles: Annotated[
         int, typer.Option(help="maximum number of receptacles in a room")
@@ -108,7 +108,7 @@ def check_alfworld(
     ] = False,
     trusted: TrustedOption = False,
 ) -> None:
-    """Count the games per split and family, and name broken files (exit code 1)."""
+    """Count the games per split and task type, and name broken files (exit code 1)."""
     from env_wrappers.alfworld.check import check_tree
     from env_wrappers.alfworld.games import find_tree
 
@@ -273,13 +273,13 @@ def _print_games(data: Path, found: "TreeCheck", replay: bool) -> None:
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for game in found.games:
         row = {"games": 1, "replayed": game.replayed, "skipped": game.skipped}
-        counts[game.split, game.family].update(row | {"broken": game.fault is not None})
+        counts[game.split, game.task_type].update(row | {"broken": game.fault is not None})
     counts["all", ""] = sum(counts.values(), Counter())
     columns = ["games", *["replayed"] * replay, "skipped", "broken"]
     print_rows(
         [
-            {"split": split, "family": family} | {name: row[name] for name in columns}
-            for (split, family), row in counts.items()
+            {"split": split, "task_type": task_type} | {name: row[name] for name in columns}
+            for (split, task_type), row in counts.items()
         ]
     )
     for file, why in found.broken.items():

@@ -30,7 +30,7 @@ REQUIRED_INFO = {
     "admissible_actions": ((list, tuple), "the actions offered now, for the prompt"),
     "won": ((bool, np.bool_), "whether the goal is reached"),
     "game": (str, "the name of the task, unique in its split; standard errors are over games"),
-    "task_type": (str, "the family of the task, by which success is reported"),
+    "task_type": (str, "the task type, by which success is reported"),
 }
 REQUIRED_STEP_INFO = {
     "inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")
@@ -74,10 +74,10 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
 
 
 def _check_curriculum(config: RunConfig, env: gymnasium.Env) -> None:
-    """Raise ConfigError if a curriculum needs families of tasks that the environment lacks."""
+    """Raise ConfigError if a curriculum needs task types that the environment lacks."""
     if config.rollout.curriculum and not env.has_wrapper_attr("task_types"):
         raise ConfigError(
-            f"rollout.curriculum: {config.env.env_id} has no task_types, the family of each task: "
+            f"rollout.curriculum: {config.env.env_id} has no task_types, the type of each task: "
             "set rollout.curriculum=false"
         )
 
@@ -185,7 +185,7 @@ def check_contract(config: RunConfig, split: str) -> None:
         _check_curriculum(config, env)
         observation, info = _play_a_step(env, config.algorithm.anchor == "state")
         if config.rollout.curriculum:
-            _check_families(env, info)
+            _check_task_types(env, info)
     except DataError as error:
         raise ConfigError(f"{where}: {error} ({PAGE})") from error
     finally:
@@ -214,14 +214,14 @@ def _check_rendering(agent: AgentSettings, observation: str, info: dict[str, Any
         raise ConfigError(f"agent.{setting}: {name}: {describe_error(error)} ({PAGE})") from error
 
 
-def _check_families(env: gymnasium.Env, info: dict[str, Any]) -> None:
-    """Raise DataError unless `task_types` has a family per task, that of task 0 as in its info."""
-    families, tasks = env.get_wrapper_attr("task_types"), env.get_wrapper_attr("num_tasks")
-    if len(families) != tasks:
-        raise DataError(f"task_types has {len(families)} families, of {tasks} tasks")
-    if families[0] != info["task_type"]:
+def _check_task_types(env: gymnasium.Env, info: dict[str, Any]) -> None:
+    """Raise DataError unless `task_types` has one entry per task, for task 0 that of its info."""
+    task_types, tasks = env.get_wrapper_attr("task_types"), env.get_wrapper_attr("num_tasks")
+    if len(task_types) != tasks:
+        raise DataError(f"task_types has {len(task_types)} task types, of {tasks} tasks")
+    if task_types[0] != info["task_type"]:
         raise DataError(
-            f"task 0 has the task_type {info['task_type']!r} in its info, and {families[0]!r} in "
+            f"task 0 has the task_type {info['task_type']!r} in its info, and {task_types[0]!r} in "
             "task_types: rollout.curriculum needs the same"
         )
 

@@ -21,7 +21,7 @@ class Comparison:
 
     games: int
     tests: dict[str, dict[str, PairedTest]]
-    """Tests by measure (`MEASURES`), then by task family; ``all`` covers all families."""
+    """Tests by measure (`MEASURES`), then by task type; ``all`` covers all task types."""
     means: dict[str, tuple[float, float]]
     """Means of A and B over the games, by measure."""
     notes: list[str]
@@ -68,11 +68,11 @@ def compare(
             "one of them has: evaluate the same games, or add --common"
         )
     clusters = None if cluster is None else _clusters(games.index, cluster)
-    families = {str(name): part for name, part in games.groupby("task_type")} | {ALL: games}
+    task_types = {str(name): part for name, part in games.groupby("task_type")} | {ALL: games}
     tests = {
         measure: {
             name: compare_means(part[f"{measure}_a"], part[f"{measure}_b"], clusters)
-            for name, part in families.items()
+            for name, part in task_types.items()
         }
         for measure in MEASURES
     }
@@ -90,7 +90,7 @@ def compare(
 
 
 def by_game(episodes: pd.DataFrame) -> pd.DataFrame:
-    """Return the task family and the mean measures of each game."""
+    """Return the task type and the mean measures of each game."""
     return episodes.groupby("game").agg(
         task_type=("task_type", "first"), success_rate=("success", "mean"), score=("score", "mean")
     )

@@ -32,7 +32,7 @@ def show_evaluation(finished: EvaluationResult, console: Console) -> None:
 
 
 def results_table(summary: dict[str, Any]) -> Table:
-    """Return a table with one row per task family and one for all episodes."""
+    """Return a table with one row per task type and one for all episodes."""
     protocol, results = summary["protocol"], summary["results"]
     env = protocol["env"]
     title = f"{protocol['agent']['name']} on {env['id']} {env['split']}, {protocol['protocol']}"
@@ -92,7 +92,7 @@ def protocol_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def show_comparison(a: Evaluation, b: Evaluation, comparison: Comparison, console: Console) -> None:
-    """Print the verdict, a table by task family for each measure, and the notes."""
+    """Print the verdict, a table by task type for each measure, and the notes."""
     for name, evaluation in (("A", a), ("B", b)):
         line = f"{name}: {evaluation.path}, {evaluation.protocol['agent']['name']}"
         console.print(line, soft_wrap=True)
@@ -124,10 +124,10 @@ def _interval(found: Estimate) -> str:
     return f"{points(found.low)} … {points(found.high)}"
 
 
-def _test_row(family: str, test: PairedTest) -> dict[str, str]:
+def _test_row(task_type: str, test: PairedTest) -> dict[str, str]:
     error = test.difference.standard_error
     return {
-        "tasks": family,
+        "tasks": task_type,
         "difference": points(test.difference.mean, math.nan if error is None else error),
         "95 %": _interval(test.difference),
         "p": f"{test.p_value:.4g}",

@@ -142,7 +142,7 @@ def _mean(values: Floats, axis: int) -> Floats:
 
 
 def results(episodes: pd.DataFrame, steps: pd.DataFrame) -> dict[str, Any]:
-    """Compute the results of an evaluation over all episodes, per task family, and per seed.
+    """Compute the results of an evaluation over all episodes, per task type, and per seed.
 
     See `hgpo_rllib.results.Evaluation` for the frames.
     """

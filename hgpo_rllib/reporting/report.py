@@ -58,7 +58,7 @@ def _page(experiments: Experiments, drawn: Mapping[str, bytes]) -> str:
     alone = every[0] if len(every) == 1 else None
     single = members[0] if len(members) == 1 else None
     shown = {
-        "families": tables.family_table(experiments),
+        "task_types": tables.task_type_table(experiments),
         "phases": tables.phase_table(experiments),
     }
     if alone:

@@ -91,17 +91,17 @@ def split_table(runs: Runs) -> pd.DataFrame:
     return table.loc[[*names, *table.index.intersection([ALL])]].rename({ALL: "all held-out"})
 
 
-def family_table(experiments: Experiments) -> pd.DataFrame:
-    """Return held-out success by task family; for several experiments, only after training."""
+def task_type_table(experiments: Experiments) -> pd.DataFrame:
+    """Return held-out success by task type; for several experiments, only after training."""
     found = {
-        name: _formatted(rates(runs.family_changes.query("split == @ALL"), runs, "task_type"))
+        name: _formatted(rates(runs.task_type_changes.query("split == @ALL"), runs, "task_type"))
         for name, runs in experiments.items()
     }
     if len(found) == 1:
         (table,) = found.values()
     else:
         table = pd.DataFrame({name: part["after"] for name, part in found.items()})
-    return table.sort_index().fillna(MISSING).rename(lambda family: family.replace("_", " "))
+    return table.sort_index().fillna(MISSING).rename(lambda task_type: task_type.replace("_", " "))
 
 
 def phase_seconds(runs: Runs) -> pd.DataFrame:

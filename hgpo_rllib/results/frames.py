@@ -23,7 +23,7 @@ GROUP_SIZES = {"iteration": "int64", "depth": "int64", "size": "str", "share": "
 EVALUATIONS = {"iteration": "int64", "split": "str"} | dict.fromkeys(
     metrics.EVALUATION_METRICS, "float64"
 )
-FAMILIES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
+TASK_TYPES = {"iteration": "int64", "split": "str", "task_type": "str"} | _typed(
     "float64", "success_rate standard_error episodes"
 )
 TASKS = {"iteration": "int64", "split": "str", "task": "int64"} | _typed(

@@ -16,10 +16,10 @@ from hgpo_rllib.jsonl import RUN_EPISODES, ResultsError, Row, read_jsonl
 from hgpo_rllib.results.frames import (
     EPISODES,
     EVALUATIONS,
-    FAMILIES,
     GROUP_SIZES,
     METRICS,
     STEPS,
+    TASK_TYPES,
     TASKS,
     Columns,
     episode_frames,
@@ -54,8 +54,8 @@ class Run:
     """One row per evaluation and split, with ``all`` for the pooled splits; iteration 0 is the
     evaluation before training.
     """
-    families: pd.DataFrame
-    """One row per evaluation, split and task family."""
+    task_types: pd.DataFrame
+    """One row per evaluation, split and task type."""
     tasks: pd.DataFrame
     """One row per evaluation, split and held-out task."""
     episode_files: Mapping[int, Path]
@@ -127,7 +127,7 @@ class Runs:
     metrics = cached_property(lambda self: self._joined("metrics"))
     group_sizes = cached_property(lambda self: self._joined("group_sizes"))
     evaluations = cached_property(lambda self: self._joined("evaluations"))
-    families = cached_property(lambda self: self._joined("families"))
+    task_types = cached_property(lambda self: self._joined("task_types"))
     tasks = cached_property(lambda self: self._joined("tasks"))
     episodes = cached_property(lambda self: self._joined("episodes"))
     steps = cached_property(lambda self: self._joined("steps"))
@@ -138,9 +138,9 @@ class Runs:
         return self.labels.merge(_changes(self.evaluations, ["run", "split"]), on="run")
 
     @cached_property
-    def family_changes(self) -> pd.DataFrame:
-        """One row per run, split and task family, with the columns of `changes`."""
-        found = _changes(self.families, ["run", "split", "task_type"])
+    def task_type_changes(self) -> pd.DataFrame:
+        """One row per run, split and task type, with the columns of `changes`."""
+        found = _changes(self.task_types, ["run", "split", "task_type"])
         return self.labels.merge(found, on="run")
 
     def experiments(self) -> dict[str, Runs]:
@@ -173,7 +173,7 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
     path = Path(path)
     config, summary = _read_config(path), path / SUMMARY
     try:
-        evaluations, families, tasks = _evaluations(path / "evaluation.jsonl")
+        evaluations, task_types, tasks = _evaluations(path / "evaluation.jsonl")
         metrics, group_sizes = _metrics(path / "metrics.jsonl")
     except ResultsError:
         raise
@@ -192,7 +192,7 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
         metrics,
         group_sizes,
         evaluations,
-        families,
+        task_types,
         tasks,
         {iteration: files[iteration] for iteration in sorted(files) if iteration in wanted},
     )
@@ -271,7 +271,7 @@ def _metrics(file: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     rows = list(read_jsonl(file))
-    families = [
+    task_types = [
         {"iteration": row.get("iteration"), "split": row.get("split"), "task_type": name, **values}
         for row in rows
         for name, values in row.pop("by_task_type", {}).items()
@@ -285,7 +285,7 @@ def _evaluations(file: Path) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
     ]
     return (
         _newest(rows, EVALUATIONS, file),
-        _newest(families, FAMILIES, file),
+        _newest(task_types, TASK_TYPES, file),
         _newest(tasks, TASKS, file),
     )
 

@@ -1,4 +1,4 @@
-"""A curriculum: more tasks of the families from which there is most to learn."""
+"""A curriculum: more tasks of the types from which there is most to learn."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,43 +9,43 @@ from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
 
 SMALLEST_WEIGHT = 0.1
-"""Weight of a family that always or never succeeds: this may change."""
+"""Weight of a task type that always or never succeeds: this may change."""
 STEP = 0.1
-"""Weight of the latest group in the moving average of its family's success rate."""
+"""Weight of the latest group in the moving average of its task type's success rate."""
 
 
 class Curriculum(TaskOrder):
     """Draws tasks, each with a weight of ``max(SMALLEST_WEIGHT, 4 p (1 - p))``.
 
-    p is the success rate of the task's family, a moving average over its groups that begins at 0.5.
+    p is the success rate of the task's type, a moving average over its groups that begins at 0.5.
     The variance p (1 - p) of an outcome is 0 if all members of a group have the same return, from
     which estimators that compare them learn nothing.
 
     The seed, the number of a draw and the current rates determine the task.
     """
 
-    def __init__(self, families: Sequence[str], seed: int):
-        """`families` has the family of each task."""
-        super().__init__(len(families), seed)
-        names, self._family = np.unique(families, return_inverse=True)
+    def __init__(self, task_types: Sequence[str], seed: int):
+        """`task_types` has the type of each task."""
+        super().__init__(len(task_types), seed)
+        names, self._task_type = np.unique(task_types, return_inverse=True)
         self.rates = dict.fromkeys(names.tolist(), 0.5)
 
     def task(self, place: int) -> int:
         """Return the task number of a draw."""
         weights = [max(SMALLEST_WEIGHT, 4 * rate * (1 - rate)) for rate in self.rates.values()]
-        chances = np.array(weights)[self._family]
+        chances = np.array(weights)[self._task_type]
         random = np.random.default_rng([self.seed, place])
         return int(random.choice(self.num_tasks, p=chances / chances.sum()))
 
     def update(self, group: Sequence[Trajectory]) -> None:
-        """Include the outcomes of a group in the rate of its family."""
+        """Include the outcomes of a group in the rate of its task type."""
         if group:
-            family = family_of(group[0].info)
+            task_type = task_type_of(group[0].info)
             success = float(np.mean([trajectory.won for trajectory in group]))
-            self.rates[family] += STEP * (success - self.rates[family])
+            self.rates[task_type] += STEP * (success - self.rates[task_type])
 
 
-def family_of(info: Mapping[str, Any]) -> str:
-    """Return the family of a task as in `task_types` of its environment."""
+def task_type_of(info: Mapping[str, Any]) -> str:
+    """Return the type of a task as in `task_types` of its environment."""
     mixture = info.get("mixture")
     return f"{mixture['environment']}/{info['task_type']}" if mixture else info["task_type"]

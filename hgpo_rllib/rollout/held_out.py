@@ -30,7 +30,7 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
     """Play `eval_episodes` tasks of every held-out split, one episode each.
 
     Tasks are drawn without replacement (repeating if a split has fewer) in a shuffled order that
-    is the same in every call and every run. In sorted order, tasks of one family would be adjacent.
+    is the same in every call and every run. In sorted order, tasks of one type would be adjacent.
     The counts of each task are stored in `algorithm.held_out_tasks`.
 
     Returns:
@@ -87,7 +87,7 @@ def summarize_trajectories(trajectories: list[Trajectory]) -> dict[str, Any]:
     episodes = pd.DataFrame(outcomes)
     found = summarize(episodes)
     found["standard_error"] = clustered_error(episodes["success"], episodes["game"])
-    for name, family in episodes.groupby("task_type"):
-        error = clustered_error(family["success"], family["game"])
+    for name, part in episodes.groupby("task_type"):
+        error = clustered_error(part["success"], part["game"])
         found["by_task_type"][str(name)]["standard_error"] = error
     return found

@@ -361,13 +361,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         return {
             "task_position": self._stream.position,
             "taken_after": sorted(self._stream.taken),
-            "family_rates": dict(self._tasks.rates),
+            "task_type_rates": dict(self._tasks.rates),
         }
 
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
         """Set the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
-        self._tasks.rates |= state.get("family_rates", {})
+        self._tasks.rates |= state.get("task_type_rates", {})
         if "task_position" in state:
             taken = state.get("taken_after", ())
             self._loop.call(self._stream.restart, state["task_position"], taken)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from hgpo_rllib.rollout.trajectory import Trajectory
 
 HELD_OUT_ORDER_SEED = 0
-"""Seed of the order of held-out tasks: in sorted order, tasks of one family would be adjacent."""
+"""Seed of the order of held-out tasks: in sorted order, tasks of one type would be adjacent."""
 
 
 class TaskOrder:
@@ -23,7 +23,7 @@ class TaskOrder:
         self.num_tasks = num_tasks
         self.seed = seed
         self.rates: dict[str, float] = {}
-        """Success rate of each family of tasks; only a curriculum has them."""
+        """Success rate of each task type; only a curriculum has them."""
 
     def first(self, count: int) -> list[int]:
         """Return the first `count` task numbers."""

@@ -24,7 +24,7 @@ class GamesSettings(Section):
     )
     """Room types of the generated games."""
     task_types: list[str] | None = None
-    """Task families to generate. null: all six."""
+    """Task types to generate. null: all six."""
     max_receptacles: int = Field(60, ge=2)
     """Maximum number of receptacles in a room."""
     seed: Seed = 0

@@ -36,7 +36,7 @@ class RolloutSettings(Section):
     instead. Groups with fewer than two members left are replaced as well. 0: all groups are
     used."""
     curriculum: bool = False
-    """Draw tasks of a family (`task_type`) more often if about half of its episodes succeed, and
+    """Draw tasks of a type (`task_type`) more often if about half of its episodes succeed, and
     less often if nearly all or none do (docs/rollouts.md). false: each task once per epoch."""
     max_concurrent_episodes: int = Field(512, ge=1)
     """Maximum number of concurrent episodes. Each has one environment and at most one pending

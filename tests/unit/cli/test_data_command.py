@@ -84,7 +84,7 @@ class TestGenerate:
 
 class TestCheck:
     def test_sound_games(self, hgpo: Run, generated_games: Path) -> None:
-        """Games of each split and family: all, replayed, skipped, broken."""
+        """Games of each split and task type: all, replayed, skipped, broken."""
         status, stdout, _ = hgpo("data", "check", "alfworld", generated_games, "--replay")
         assert status == 0
         assert stdout.startswith(f"{generated_games} (generated)\n")

@@ -30,7 +30,7 @@ def generating_run_files() -> dict[str, RunConfig]:
 @pytest.mark.parametrize(
     "config", [pytest.param(c, id=name) for name, c in generating_run_files().items()]
 )
-def test_rooms_have_games_of_all_families(config: RunConfig, tmp_path: Path) -> None:
+def test_rooms_have_games_of_all_task_types(config: RunConfig, tmp_path: Path) -> None:
     """The dry run cannot tell: it generates nothing."""
     GameGenerator().make_data(config, tmp_path / "games", lambda done, total: None)
     assert len(find_games(tmp_path / "games", "train")) == 6

@@ -232,19 +232,19 @@ def test_states_that_it_does_not_report(folder: Path, config: RunConfig) -> None
 
 
 @pytest.mark.parametrize(
-    ("families", "part"),
+    ("task_types", "part"),
     [
         (["candle"] * 40, "task 0 has the task_type"),
-        (["candle", "cloth", "soapbar", "towel"], "task_types has 4 families, of 40 tasks"),
+        (["candle", "cloth", "soapbar", "towel"], "task_types has 4 task types, of 40 tasks"),
     ],
 )
-def test_families_of_a_curriculum(
-    folder: Path, config: RunConfig, families: list[str], part: str
+def test_task_types_of_a_curriculum(
+    folder: Path, config: RunConfig, task_types: list[str], part: str
 ) -> None:
     """They are those that the info reports, one for each task."""
     rollout = config.rollout.model_copy(update={"curriculum": True})
     config = config.model_copy(update={"rollout": rollout})
-    change(folder, "self.num_tasks, self", f"self.task_types = {families}; self.num_tasks, self")
+    change(folder, "self.num_tasks, self", f"self.task_types = {task_types}; self.num_tasks, self")
     assert part in complaint(config)
 
 

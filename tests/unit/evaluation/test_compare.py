@@ -50,7 +50,7 @@ def write(
     return path
 
 
-GAMES = [f"{family}-{number:02d}" for family in ("fetch", "clean") for number in range(10)]
+GAMES = [f"{task_type}-{number:02d}" for task_type in ("fetch", "clean") for number in range(10)]
 A = {game: [1.0, 0.0] if place % 2 else [0.0, 0.0] for place, game in enumerate(GAMES)}
 B = {game: [1.0, 1.0] if place % 2 else [0.0, 0.5] for place, game in enumerate(GAMES)}
 

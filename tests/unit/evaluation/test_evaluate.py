@@ -41,8 +41,8 @@ class TestCensus:
         assert row["steps"] == len(steps) / 6
         assert row["prompt_tokens"] == 7 * len(steps) / 6
         assert row["invalid_rate"] == 0
-        families = finished.summary["results"]["by_task_type"]
-        assert sum(family["episodes"] for family in families.values()) == 6
+        task_types = finished.summary["results"]["by_task_type"]
+        assert sum(task_type["episodes"] for task_type in task_types.values()) == 6
         protocol = finished.summary["protocol"]
         assert protocol["seeds"] == [0, 1]
         assert protocol["games"]["different"] == protocol["games"]["in_split"] == 3
@@ -55,8 +55,8 @@ class TestCensus:
         assert loaded.episodes["episode_length"].tolist() == [len(e["steps"]) for e in episodes]
         assert loaded.steps["action"].tolist() == [step["action"] for step in steps]
         rates = loaded.steps.merge(loaded.episodes, on=["seed", "place"]).groupby("task_type")
-        for family, values in families.items():
-            assert values["steps"] == rates.size()[family] / values["episodes"]
+        for task_type, values in task_types.items():
+            assert values["steps"] == rates.size()[task_type] / values["episodes"]
 
     def test_the_same_numbers_in_another_directory(
         self, generated_games: Path, tmp_path: Path

@@ -19,7 +19,7 @@ class TestFullPlan:
         assert plan.seeds == [0, 1, 2]
 
     def test_not_in_the_order_of_names(self) -> None:
-        """Which is one family after the other; all seeds have the same order."""
+        """Which is one task type after the other; all seeds have the same order."""
         plan = full_plan(50, seeds=2, games=None)
         assert plan.tasks != sorted(plan.tasks)
         assert [s.task for s in plan.episodes if s.seed == 1] == plan.tasks

@@ -212,16 +212,16 @@ def test_an_episode_that_takes_too_long_is_left_out(
     assert "the first because the expert oracle did not win in 2 steps" in stderr
 
 
-def test_a_limit_takes_games_of_all_families(hgpo: Run, tmp_path: Path) -> None:
-    """The sorted list begins with one family."""
+def test_a_limit_takes_games_of_all_task_types(hgpo: Run, tmp_path: Path) -> None:
+    """The sorted list begins with one task type."""
     data, out = tmp_path / "data", tmp_path / "demos.jsonl"
-    families = ("look_at_obj_in_light", "pick_and_place_simple")
-    spec = GenerationSpec(7, {"train": 4}, families, ("bathroom", "bedroom"), 16)
+    task_types = ("look_at_obj_in_light", "pick_and_place_simple")
+    spec = GenerationSpec(7, {"train": 4}, task_types, ("bathroom", "bedroom"), 16)
     generate(data, spec)
     run_file = write_run_file(tmp_path / "runs" / "alfworld.yaml", data)
     assert hgpo("data", "demos", run_file, out, "--limit", 2)[0] == 0
     games = sorted({(record["task_type"], record["game"]) for record in read_demos(out)})
-    assert [family for family, _ in games] == list(families)
+    assert [task_type for task_type, _ in games] == list(task_types)
 
 
 def test_data_are_generated(hgpo: Run, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.reporting.panels import Line, Panel, band, draw_panels
 from hgpo_rllib.reporting.plots import pictures
 from hgpo_rllib.reporting.style import BLUE, STYLE, VERMILION
-from hgpo_rllib.reporting.tables import family_table, phase_seconds, phase_table
+from hgpo_rllib.reporting.tables import phase_seconds, phase_table, task_type_table
 from hgpo_rllib.results import load_runs
 from tests.unit.reporting.reporting_rows import (
     crash,
@@ -293,8 +293,8 @@ class TestTime:
         assert all(axes.get_ylim()[0] == 0 for axes in shown.values())
 
 
-def test_families_of_several_settings_are_side_by_side(several):
-    table = family_table(load_runs(several).experiments())
+def test_task_types_of_several_settings_are_side_by_side(several):
+    table = task_type_table(load_runs(several).experiments())
     # 0.5 and 0.7 of two seeds; 0.4 of one, sqrt(0.4 · 0.6 / 25)
     rates = {"hgpo": "60.0 % ± 10.0", "grpo": "40.0 % ± 9.8"}
     assert table.to_dict("index") == {"pick and place": rates}

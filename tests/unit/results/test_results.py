@@ -52,7 +52,7 @@ def record(folder: Path, rates: list[float], *settings: str) -> Path:
 
 
 def frames_of(result: object) -> dict[str, pd.DataFrame]:
-    names = ("metrics", "group_sizes", "evaluations", "families", "tasks", "episodes", "steps")
+    names = ("metrics", "group_sizes", "evaluations", "task_types", "tasks", "episodes", "steps")
     return {name: getattr(result, name) for name in names}
 
 
@@ -86,9 +86,9 @@ class TestRun:
         rows = run.evaluations.query("split == 'all'")
         assert rows["success_rate"].tolist() == pytest.approx([0.2, 0.28, 0.36])
         assert run.evaluations["split"].unique().tolist() == ["valid_seen", "valid_unseen", "all"]
-        family = run.families.query("split == 'all' and iteration == 0").iloc[0]
-        assert (family["task_type"], family["episodes"]) == ("pick_and_place", 25)
-        assert family["standard_error"] == pytest.approx(0.08)
+        task_type = run.task_types.query("split == 'all' and iteration == 0").iloc[0]
+        assert (task_type["task_type"], task_type["episodes"]) == ("pick_and_place", 25)
+        assert task_type["standard_error"] == pytest.approx(0.08)
 
     def test_episodes_and_their_steps(self, run_dir: Path) -> None:
         run = load_run(run_dir)
@@ -137,7 +137,7 @@ class TestRun:
         assert run.metrics["kl"].tolist() == [0.01, 0.01, 0.5, 0.01]
         rates = run.evaluations.query("split == 'all'")["success_rate"]
         assert rates.tolist() == pytest.approx([0.2, 0.9, 0.36])
-        assert len(run.families) == 9
+        assert len(run.task_types) == 9
 
 
 class TestSchemas:
@@ -165,7 +165,7 @@ class TestSchemas:
             assert frame[list(alone)].dtypes.equals(alone.dtypes)
 
     @pytest.mark.parametrize(
-        "name", ["GROUP_SIZES", "EVALUATIONS", "FAMILIES", "TASKS", "EPISODES"]
+        "name", ["GROUP_SIZES", "EVALUATIONS", "TASK_TYPES", "TASKS", "EPISODES"]
     )
     def test_every_column_is_documented(self, name: str) -> None:
         text = (pages.ROOT / "docs" / "dataframes.md").read_text()
@@ -203,8 +203,8 @@ class TestRuns:
         assert (row["before"], row["after"], row["iteration"]) == (0.20, 0.36, 4)
         assert row["gain"] == pytest.approx(0.16)
         assert row["gain_error"] == pytest.approx(0.05)  # of 0.03 and 0.04, in quadrature
-        (family,) = runs.family_changes.query("split == 'all'").to_dict("records")
-        assert family["gain_error"] == pytest.approx(math.hypot(0.08, 0.096))
+        (task_type,) = runs.task_type_changes.query("split == 'all'").to_dict("records")
+        assert task_type["gain_error"] == pytest.approx(math.hypot(0.08, 0.096))
 
     def test_a_run_without_a_last_evaluation_has_no_gain(self, run_dir: Path) -> None:
         write_jsonl(run_dir / "evaluation.jsonl", [evaluation_row(0, "all", 0.2, 0.03, 100)])

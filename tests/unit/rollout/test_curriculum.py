@@ -20,25 +20,25 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 from tests.unit.rollout.episodes import trajectory
 from tests.unit.rollout.test_replaced_groups import runner_of
 
-FAMILIES = ["solved"] * 30 + ["between"] * 50 + ["hopeless"] * 20
+TASK_TYPES = ["solved"] * 30 + ["between"] * 50 + ["hopeless"] * 20
 
 
-def outcome(family: str, wins: int, size: int = 8) -> list[Trajectory]:
+def outcome(task_type: str, wins: int, size: int = 8) -> list[Trajectory]:
     """A group of which `wins` members win."""
     played = [trajectory("a", 0 if member < wins else 1) for member in range(size)]
-    return [replace(one, info=one.info | {"task_type": family}) for one in played]
+    return [replace(one, info=one.info | {"task_type": task_type}) for one in played]
 
 
 def shares(curriculum: Curriculum, draws: int = 4_000) -> dict[str, float]:
-    """Draw tasks and return the share of each family."""
-    counts = Counter(FAMILIES[curriculum.task(number)] for number in range(draws))
+    """Draw tasks and return the share of each task type."""
+    counts = Counter(TASK_TYPES[curriculum.task(number)] for number in range(draws))
     return {name: count / draws for name, count in counts.items()}
 
 
 def learned(outcomes: Sequence[tuple[str, int]]) -> Curriculum:
-    curriculum = Curriculum(FAMILIES, seed=3)
-    for family, wins in outcomes:
-        curriculum.update(outcome(family, wins))
+    curriculum = Curriculum(TASK_TYPES, seed=3)
+    for task_type, wins in outcomes:
+        curriculum.update(outcome(task_type, wins))
     return curriculum
 
 
@@ -48,7 +48,7 @@ def test_all_tasks_have_the_same_chance_at_first() -> None:
     )
 
 
-def test_families_that_always_or_never_succeed_are_drawn_less() -> None:
+def test_task_types_that_always_or_never_succeed_are_drawn_less() -> None:
     """A tenth of the weight of one that succeeds half of the time."""
     known = [("solved", 8), ("hopeless", 0), ("between", 4)] * 60
     curriculum = learned(known)
@@ -58,10 +58,12 @@ def test_families_that_always_or_never_succeed_are_drawn_less() -> None:
     )
 
 
-@given(st.lists(st.tuples(st.sampled_from(sorted(set(FAMILIES))), st.integers(0, 8)), max_size=30))
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(set(TASK_TYPES))), st.integers(0, 8)), max_size=30)
+)
 def test_the_rates_determine_the_draws(outcomes: list[tuple[str, int]]) -> None:
     """So a run that restores them draws the same tasks. Each task keeps a chance."""
-    before, restored = learned(outcomes), Curriculum(FAMILIES, seed=3)
+    before, restored = learned(outcomes), Curriculum(TASK_TYPES, seed=3)
     restored.rates |= before.rates
     draws = [before.task(number) for number in range(20)]
     assert [restored.task(number) for number in range(20)] == draws
@@ -75,12 +77,12 @@ def test_a_resumed_run_draws_the_same_tasks() -> None:
 
     def tasks(rollouts: int, state: dict[str, Any] | None = None) -> tuple[list[str], dict]:
         with runner_of(max_replaced_groups=99) as runner:
-            runner._tasks = Curriculum(FAMILIES, seed=3)
+            runner._tasks = Curriculum(TASK_TYPES, seed=3)
 
             async def play(number: int) -> PlayedGroup:
-                family = FAMILIES[runner._tasks.task(number)]
-                wins = {"solved": 8, "between": number % 9, "hopeless": 0}[family]
-                played = [replace(t, group=family) for t in outcome(family, wins)]
+                task_type = TASK_TYPES[runner._tasks.task(number)]
+                wins = {"solved": 8, "between": number % 9, "hopeless": 0}[task_type]
+                played = [replace(t, group=task_type) for t in outcome(task_type, wins)]
                 return PlayedGroup(played, Counter())
 
             runner._stream = GroupStream(play)
@@ -90,7 +92,7 @@ def test_a_resumed_run_draws_the_same_tasks() -> None:
 
     whole, _ = tasks(6)
     first, state = tasks(2)
-    assert state["family_rates"]["hopeless"] < 0.5 < state["family_rates"]["solved"]
+    assert state["task_type_rates"]["hopeless"] < 0.5 < state["task_type_rates"]["solved"]
     second, _ = tasks(4, state)
     assert first + second == whole
 
@@ -101,26 +103,26 @@ def test_lost_groups_change_nothing() -> None:
     assert curriculum.rates == learned([]).rates
 
 
-def test_families_of_a_mixture_belong_to_their_environment() -> None:
+def test_task_types_of_a_mixture_belong_to_their_environment() -> None:
     """The names in `task_types` are those of the info of a reset."""
     small = {"env_id": "hgpo/TextCraft-v0", "options": {"max_commands": 4}}
     env = gymnasium.make(
         "hgpo/Mixture-v0", environments={"a": small, "b": small}, disable_env_checker=True
     ).unwrapped
-    families = env.get_wrapper_attr("task_types")
-    curriculum = Curriculum(families, seed=0)
+    task_types = env.get_wrapper_attr("task_types")
+    curriculum = Curriculum(task_types, seed=0)
     before = dict(curriculum.rates)
-    task = len(families) - 1
+    task = len(task_types) - 1
     _, info = env.reset(seed=task)
     played = [replace(one, info=info) for one in outcome("any", 8)]
     curriculum.update(played)
     changed = {name for name, rate in curriculum.rates.items() if rate != before[name]}
-    assert changed == {families[task]}
-    assert families[task].startswith("b/depth ")
+    assert changed == {task_types[task]}
+    assert task_types[task].startswith("b/depth ")
     env.close()
 
 
-def test_an_environment_without_families_is_an_error() -> None:
+def test_an_environment_without_task_types_is_an_error() -> None:
     settings = [
         "env.env_id=hgpo/Gymnasium-v0",
         "env.options={name: FrozenLake-v1, actions: [a, b, c, d]}",

@@ -57,7 +57,7 @@ def test_generated_games_are_sound(
     assert (found.kind, found.broken) == ("generated", {})
     assert all(game.replayed and not game.skipped for game in found.games)
     each = {(split, kind) for split in generated_spec.splits for kind in generated_spec.task_types}
-    assert {(game.split, game.family) for game in found.games} == each
+    assert {(game.split, game.task_type) for game in found.games} == each
     assert seen == [(done, 9) for done in range(1, 10)]
 
 
@@ -138,7 +138,7 @@ def test_a_deeply_nested_game_is_refused(tree: Path) -> None:
 
 def test_a_deeply_nested_trajectory_is_refused(tree: Path) -> None:
     game = find_games(tree, "train")[0]
-    task = game.parent.parent  # tells no family, so that traj_data.json is read
+    task = game.parent.parent  # tells no task type, so that traj_data.json is read
     (game.parent / "traj_data.json").write_bytes(b'{"a":' * 100_000)
     task.rename(task.with_name("fold_the_towel-Towel-None-Bed-1"))
     (why,) = check_tree(tree).broken.values()
@@ -199,14 +199,14 @@ def test_a_tree_of_which_nothing_can_be_played(tree: Path) -> None:
     }
 
 
-def test_an_unknown_family(tree: Path) -> None:
+def test_an_unknown_task_type(tree: Path) -> None:
     game = find_games(tree, "train")[0]
     game.parent.parent.rename(game.parent.parent.with_name("fold_the_towel-Towel-None-Bed-1"))
     traj = next(tree.glob(f"{TREE}/train/fold*/*/traj_data.json"))
     traj.write_text('{"task_type": "fold_the_towel"}')
     found = check_tree(tree)
-    assert list(found.broken.values()) == ["unknown task family 'fold_the_towel'"]
-    assert [each.family for each in found.games if each.fault] == ["unknown"]
+    assert list(found.broken.values()) == ["unknown task type 'fold_the_towel'"]
+    assert [each.task_type for each in found.games if each.fault] == ["unknown"]
     traj.unlink()
     (why,) = check_tree(tree).broken.values()
     assert "cannot read the task type" in why

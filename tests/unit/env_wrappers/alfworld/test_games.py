@@ -221,8 +221,8 @@ def test_environments_that_exist_together_have_the_same_games(
     first, second = ALFWorldEnv(data), ALFWorldEnv(data)
     assert first.games is second.games
     assert first.games == [str(game) for game in find_games(data, "train")]
-    of_a_family = ALFWorldEnv(data, task_types=[task_type_of(Path(first.games[0]))])
-    assert of_a_family.games is not first.games
+    of_a_task_type = ALFWorldEnv(data, task_types=[task_type_of(Path(first.games[0]))])
+    assert of_a_task_type.games is not first.games
     count = first.num_tasks
     Path(first.games[0]).unlink()
     assert ALFWorldEnv(data).num_tasks == count

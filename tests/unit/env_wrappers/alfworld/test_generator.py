@@ -50,7 +50,9 @@ def _scenes(root: Path, split: str) -> set[int]:
         ("pick_cool_then_place_in_recep", "kitchen"),
     ],
 )
-def test_the_other_families_and_rooms_give_games(tmp_path: Path, task_type: str, room: str) -> None:
+def test_the_other_task_types_and_rooms_give_games(
+    tmp_path: Path, task_type: str, room: str
+) -> None:
     spec = GenerationSpec(rooms=(room,), max_receptacles=24)
     game = generate_game(tmp_path, spec, task_type, "train", 1)
     assert game is not None
@@ -216,7 +218,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_an_impossible_spec_names_the_family(tmp_path: Path) -> None:
+def test_an_impossible_spec_names_the_task_type(tmp_path: Path) -> None:
     spec = dataclasses.replace(TINY, task_types=("pick_heat_then_place_in_recep",))
     with pytest.raises(DataError, match=r"pick_heat_then_place_in_recep.*bathroom"):
         generate(tmp_path / "out", spec)
