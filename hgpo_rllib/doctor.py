@@ -159,8 +159,8 @@ def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]
     """Start a short version of the run, and yield what works and how fast."""
     start = time.perf_counter()
     algorithm = HGPOConfig.from_run_config(short(config)).build_algo()
-    Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
     try:
+        Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
         yield Check("engine and learner", f"started in {time.perf_counter() - start:.0f} s")
         yield from _iteration(config, algorithm)
         yield from _learner_step(config, model, algorithm)

@@ -66,4 +66,5 @@ def test_an_environment_without_a_spec() -> None:
     spec = find_environment("Some Thing/My Env-v3")
     assert type(spec) is EnvironmentSpec
     assert spec.name == "my-env"
+    assert find_environment("Two-Rooms").name == "two-rooms"  # a version is optional
     assert environment_id("my:Env-v0") == "my:Env-v0"

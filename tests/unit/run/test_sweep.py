@@ -135,11 +135,20 @@ def test_every_combination_with_every_seed() -> None:
     assert sweep.trials[3].name == "04-weight_alpha=0-context_length=4-seed=6"
 
 
-def test_every_trial_is_checked() -> None:
+@pytest.mark.parametrize(
+    ("axis", "part"),
+    [
+        ("agent.strategy_prompt=strategy_full,nothing", "no prompt template 'nothing'"),
+        ("cache=FOLDER,FOLDER/file/data", "file is not a writable directory"),
+    ],
+)
+def test_every_trial_is_checked(tmp_path: Path, axis: str, part: str) -> None:
     """Before the first one starts."""
+    (tmp_path / "file").touch()
+    axis = axis.replace("FOLDER", str(tmp_path))
     run_file = POCKET.with_name("alfworld_pocket_strata.yaml")
-    sweep = make_sweep(run_file, [], [parse_axis("agent.strategy_prompt=strategy_full,nothing")], 1)
-    with pytest.raises(ConfigError, match="strategy_prompt: no prompt template 'nothing'"):
+    sweep = make_sweep(run_file, [], [parse_axis(axis)], 1)
+    with pytest.raises(ConfigError, match=part):
         check_trials(sweep)
 
 
