@@ -98,10 +98,10 @@ async def settle() -> None:
 
 
 def constant(value: bool) -> Callable[[], Awaitable[bool]]:
-    async def is_gone() -> bool:
+    async def is_disconnected() -> bool:
         return value
 
-    return is_gone
+    return is_disconnected
 
 
 class Simulation:
@@ -276,11 +276,11 @@ async def _claim_at_the_last_moment() -> None:
     played = asyncio.create_task(sessions.play(made))
     await settle()
 
-    async def is_gone() -> bool:
+    async def is_disconnected() -> bool:
         await asyncio.sleep(0.1)
         return False
 
-    assert await sessions.claim(0.01, is_gone) is made
+    assert await sessions.claim(0.01, is_disconnected) is made
     played.cancel()
 
 
@@ -295,9 +295,9 @@ async def _cancel_while_it_is_claimed() -> None:
     played = asyncio.create_task(sessions.play(made))
     await settle()
 
-    async def is_gone() -> bool:
+    async def is_disconnected() -> bool:
         played.cancel()
         await settle()
         return False
 
-    assert await sessions.claim(0.01, is_gone) is None
+    assert await sessions.claim(0.01, is_disconnected) is None
