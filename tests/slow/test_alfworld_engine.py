@@ -6,17 +6,16 @@ from pathlib import Path
 import pytest
 
 from hgpo_rllib.bench.alfworld import bench_alfworld
-from tests.paths import SHARED
+from tests.paths import ALFWORLD_ARCHIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
 
 
 def test_answers_are_the_same_and_come_much_faster(tmp_path: Path) -> None:
     """On 40 official and 60 generated games, by three policies, to the end of each episode."""
-    if not ARCHIVE.is_file():
+    if not ALFWORLD_ARCHIVE.is_file():
         pytest.skip("the archive of official ALFWorld games is not here")
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(ALFWORLD_ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     tables = bench_alfworld(tmp_path, "valid_seen", official=40, generated=60)
     steps, starts, (many,) = tables["steps"], tables["starts"], tables["environments"]

@@ -10,10 +10,9 @@ import pytest
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
-from tests.paths import SHARED
+from tests.paths import ALFWORLD_ARCHIVE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
 EPISODES, FIRST = 20_000, 1_000
 GENERATED = GenerationSpec(
     splits={"train": 6, "valid_unseen": 3}, rooms=("bedroom", "bathroom"), max_receptacles=16,
@@ -30,8 +29,8 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     out = tmp_path_factory.mktemp("soak")
     generate(out / "generated", GENERATED)
     found = [game for s in GENERATED.splits for game in find_games(out / "generated", s)]
-    if ARCHIVE.is_file():
-        with tarfile.open(ARCHIVE) as archive:
+    if ALFWORLD_ARCHIVE.is_file():
+        with tarfile.open(ALFWORLD_ARCHIVE) as archive:
             names = [name for name in archive.getnames() if "/valid_seen/" in name]
             trials = sorted({str(Path(name).parent) for name in names if name.endswith("tw-pddl")})
             chosen = set(trials[:: len(trials) // OFFICIAL_GAMES][:OFFICIAL_GAMES])

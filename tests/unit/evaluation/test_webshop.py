@@ -14,11 +14,9 @@ from hgpo_rllib.evaluation.evaluate import Request, evaluate
 from hgpo_rllib.evaluation.plan import Kind
 from hgpo_rllib.evaluation.show import show_evaluation
 from hgpo_rllib.reporting.console import make_console
-from tests.paths import SHARED
+from tests.paths import WEBSHOP_ARCHIVE
 from tests.unit.env_wrappers.webshop.webshop_data import entry, item, write_data
 from tests.unit.scripted_model import ScriptedModel, lines
-
-ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
 
 
 @pytest.fixture(scope="module")
@@ -109,10 +107,12 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
     assert "the oracle lost 2 episodes" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not ARCHIVE.exists(), reason="the original's 1,000 products are not there")
+@pytest.mark.skipif(
+    not WEBSHOP_ARCHIVE.exists(), reason="the original's 1,000 products are not there"
+)
 def test_the_oracle_on_official_goals(tmp_path: Path) -> None:
     """It plays all 500 of the test split: no search finds 10 of them, 20 purchases earn less."""
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(WEBSHOP_ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     settings = [
         "env.env_id=hgpo/WebShop-v0",

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from env_wrappers.alfworld.games import find_games
-from tests.paths import SHARED
-
-ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
+from tests.paths import ALFWORLD_ARCHIVE
 
 
 @pytest.fixture(scope="session")
 def official_games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Return three games of the ALFWorld data set."""
-    if not ARCHIVE.is_file():
+    if not ALFWORLD_ARCHIVE.is_file():
         pytest.skip("the archive of official ALFWorld games is not here")
     out = tmp_path_factory.mktemp("official")
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(ALFWORLD_ARCHIVE) as archive:
         for member in _first_trials(archive, count=3):
             archive.extract(member, out, filter="data")
     return find_games(out, "valid_seen")

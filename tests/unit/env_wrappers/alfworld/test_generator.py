@@ -19,9 +19,8 @@ from env_wrappers.alfworld.games import GAME_FILE, find_games, task_type_of
 from env_wrappers.alfworld.generator import GenerationSpec, generate, generate_game
 from env_wrappers.alfworld.rooms import FURNITURE, build_room, kind_of, scenes
 from env_wrappers.errors import DataError
-from tests.paths import SHARED
+from tests.paths import ALFWORLD_ARCHIVE
 
-ARCHIVE = SHARED / "data/alfworld_games.tar.xz"
 OFFICIAL_UNSEEN = {10, 219, 308, 424}
 TINY = GenerationSpec(
     seed=5,
@@ -104,11 +103,13 @@ def test_a_floor_lamp_can_be_the_light(tmp_path: Path) -> None:
     assert "floorlamp" in GameEngine(game).reset()[1].rpartition("Your task is to: ")[2]
 
 
-@pytest.mark.skipif(not ARCHIVE.is_file(), reason="the official ALFWorld games are not here")
+@pytest.mark.skipif(
+    not ALFWORLD_ARCHIVE.is_file(), reason="the official ALFWorld games are not here"
+)
 def test_rooms_have_the_furniture_of_official_ones() -> None:
     """The same number of pieces of every type as in ALFWorld's games of that scene."""
     checked = set()
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(ALFWORLD_ARCHIVE) as archive:
         for member in archive:
             path = Path(member.name)
             scene = int(path.parent.parent.name.rpartition("-")[2] or 0) if path.suffix else 0

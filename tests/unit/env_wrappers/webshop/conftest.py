@@ -7,10 +7,8 @@ import pytest
 
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
-from tests.paths import SHARED
+from tests.paths import WEBSHOP_ARCHIVE
 from tests.unit.env_wrappers.webshop.webshop_store import start, write_store
-
-ARCHIVE = SHARED / "data/webshop_1k.tar.xz"
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +19,10 @@ def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the directory of the original's 1,000 products, which the repository lacks."""
-    if not ARCHIVE.exists():
-        pytest.skip(f"{ARCHIVE} is not there")
+    if not WEBSHOP_ARCHIVE.exists():
+        pytest.skip(f"{WEBSHOP_ARCHIVE} is not there")
     folder = tmp_path_factory.mktemp("webshop")
-    with tarfile.open(ARCHIVE) as archive:
+    with tarfile.open(WEBSHOP_ARCHIVE) as archive:
         archive.extractall(folder, filter="data")
     return folder / "webshop_1k"
 
