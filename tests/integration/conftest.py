@@ -23,6 +23,7 @@ from tests.paths import ROOT
 SHARED_CLUSTER = (
     "test_algorithm",
     "test_credit",
+    "test_doctor",
     "test_env_runners",
     "test_evaluate",
     "test_gateway",

@@ -3,7 +3,8 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +12,14 @@ from typing import Any
 
 import httpx
 import pytest
+from starlette.applications import Starlette
 
+from hgpo_rllib.cli.play import policy
 from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.models import LocalModel, Model, served
 from hgpo_rllib.evaluation.request import make_request
+from hgpo_rllib.play.web import application
 from tests.processes import Command
 from tests.unit.cli.command import run_hgpo
 
@@ -53,25 +57,6 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
     again = run_hgpo(tmp_path, "evaluate", *arguments, "env.max_steps=8")
     assert again.returncode == 0, again.stderr
     assert "nothing left to play" in again.stdout + again.stderr
-
-
-def test_watching_the_policy(run: Path, tmp_path: Path) -> None:
-    """Each page shows a response and how often actions are sampled; Ctrl+C ends all processes."""
-    arguments = ["policy", str(run), "--samples", "8", "--port", "0"]
-    with Command(arguments, tmp_path / "log.txt", "play") as command:
-        address = re.compile(r"http://127\.0\.0\.1:\d+")
-        found = command.wait_until(lambda: address.search(command.log.read_text()), 200)
-        with httpx.Client(base_url=found[0], follow_redirects=True, timeout=60) as browser:
-            pages = [browser.get("/").text, browser.post("/steps/1").text]
-            assert browser.get("/steps/1").text.count("Step 1 of 2") == 1
-        for number, page in enumerate(pages, start=1):
-            assert f"Step {number} of {number}" in page
-            assert "&lt;action&gt;" in page, "the response"
-            shares = re.findall(r'class="number">(\d+)%<', page)
-            assert sum(map(int, shares)) == pytest.approx(100, abs=4)
-        command.process.send_signal(signal.SIGINT)
-        assert command.process.wait(60) == 130, command.log.read_text()
-        command.assert_nothing_survives()
 
 
 @pytest.fixture
@@ -117,3 +102,49 @@ def test_reflexion(run: Path, tmp_path: Path, model: Model) -> None:
     assert episode["trials"] == 1 + len(episode["lost_trials"])
     assert episode["success"] or episode["trials"] == 2
     assert all(step["prompt_truncated"] for step in episode["steps"])
+
+
+def check_pages(pages: list[str]) -> None:
+    """Each page shows a response and how often actions are sampled."""
+    for number, page in enumerate(pages, start=1):
+        assert f"Step {number} of {number}" in page
+        assert "&lt;action&gt;" in page, "the response"
+        shares = re.findall(r'class="number">(\d+)%<', page)
+        assert sum(map(int, shares)) == pytest.approx(100, abs=4)
+
+
+def test_watching_the_policy(run: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages of `hgpo play policy`, requested in this process."""
+    pages = []
+
+    async def browse(app: Starlette) -> None:
+        transport, address = httpx.ASGITransport(app), "http://127.0.0.1"
+        async with httpx.AsyncClient(
+            transport=transport, base_url=address, follow_redirects=True, timeout=60
+        ) as browser:
+            pages.append((await browser.get("/")).text)
+            pages.append((await browser.post("/steps/1")).text)
+
+    def serve(app: Starlette, listener: socket.socket, run: Callable) -> None:
+        with listener:
+            run(browse(app))
+
+    monkeypatch.setattr(LocalModel, "open", lambda _: nullcontext(model))
+    monkeypatch.setattr(application, "serve", serve)
+    policy([str(run)], samples=8, port=0)
+    check_pages(pages)
+
+
+@pytest.mark.slow  # starts a policy server; the test above requests the same pages
+def test_watching_the_policy_with_a_browser(run: Path, tmp_path: Path) -> None:
+    """Ctrl+C ends all processes."""
+    arguments = ["policy", str(run), "--samples", "8", "--port", "0"]
+    with Command(arguments, tmp_path / "log.txt", "play") as command:
+        address = re.compile(r"http://127\.0\.0\.1:\d+")
+        found = command.wait_until(lambda: address.search(command.log.read_text()), 200)
+        with httpx.Client(base_url=found[0], follow_redirects=True, timeout=60) as browser:
+            check_pages([browser.get("/").text, browser.post("/steps/1").text])
+            assert browser.get("/steps/1").text.count("Step 1 of 2") == 1
+        command.process.send_signal(signal.SIGINT)
+        assert command.process.wait(60) == 130, command.log.read_text()
+        command.assert_nothing_survives()

@@ -19,8 +19,8 @@ def results(folder: Path) -> list[dict]:
     return pd.read_csv(folder / "results.csv").to_dict("records")
 
 
-def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
-    """Ctrl-C in the second trial keeps the first, which the resumed one is then compared with.
+def sweep(arguments: list[str], tmp_path: Path) -> tuple[Command, Path, Path]:
+    """Start a sweep with two trials, one at a time, and return it with their directories.
 
     In the second there is one step to a game, so that nothing is won, and it stops early.
     """
@@ -29,34 +29,53 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     settings.append("evaluation.splits=[train]")  # on which the small model wins half of the games
     options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--output={folder}"]
     command = Command([*arguments, *settings, *options], tmp_path / "log.txt", "sweep")
-    first = folder / "01-max_steps=20-weight_alpha=1-seed=0"
-    second = folder / "02-max_steps=1-weight_alpha=1-seed=0"
-    command.wait_for(second / "log.txt", 400)
-    command.process.send_signal(signal.SIGINT)
-    log = command.log.read_text
-    assert command.process.wait(90) == 130, log()
-    assert f"hgpo sweep --resume {folder}" in log()
-    assert ": 1 at a time" in log()
-    assert "Traceback" not in log()
-    command.assert_nothing_survives()
-    assert [(t[LIMIT], t[ALPHA]) for t in results(folder)] == [(20, 1)]
-    assert RunDirectory(first).is_finished()
-    assert not RunDirectory(second).is_finished()
+    trials = (f"0{n}-max_steps={limit}-weight_alpha=1-seed=0" for n, limit in ((1, 20), (2, 1)))
+    first, second = (folder / name for name in trials)
+    return command, first, second
 
-    before = (first / "metrics.jsonl").stat().st_mtime
-    resumed = Command(["--resume", str(folder)], tmp_path / "log2.txt", "sweep")
-    assert resumed.process.wait(400) == 0, resumed.log.read_text()
-    resumed.assert_nothing_survives()
-    assert (first / "metrics.jsonl").stat().st_mtime == before, "a finished trial ran again"
-    assert "stopped after 1 iterations" in resumed.log.read_text()
+
+def assert_complete(command: Command, second: Path) -> None:
+    """The sweep has ended with all results, and the second trial has stopped early."""
+    assert command.process.wait(400) == 0, command.log.read_text()
+    command.assert_nothing_survives()
+    assert "stopped after 1 iterations" in command.log.read_text()
     assert [row["iteration"] for row in rows(second / "metrics.jsonl")] == [1]
     assert (second / "report.html").is_file()
+    folder = second.parent
     good, bad = results(folder)
     assert (good["iterations"], bad["iterations"]) == (2, 1)
     assert good["after"] > bad["after"] == 0
     assert list(folder.glob("heat_map-*.png"))
     assert (folder / "report.html").is_file()
     assert not (folder / "tune").exists()
+
+
+def test_two_trials(arguments: list[str], tmp_path: Path) -> None:
+    command, first, second = sweep(arguments, tmp_path)
+    assert_complete(command, second)
+    assert ": 1 at a time" in command.log.read_text()
+    assert RunDirectory(first).is_finished()
+
+
+@pytest.mark.slow  # starts a sweep twice
+def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
+    """Ctrl-C in the second trial keeps the first, which the resumed one is then compared with."""
+    command, first, second = sweep(arguments, tmp_path)
+    command.wait_for(second / "log.txt", 400)
+    command.process.send_signal(signal.SIGINT)
+    log = command.log.read_text
+    assert command.process.wait(90) == 130, log()
+    assert f"hgpo sweep --resume {first.parent}" in log()
+    assert "Traceback" not in log()
+    command.assert_nothing_survives()
+    assert [(t[LIMIT], t[ALPHA]) for t in results(first.parent)] == [(20, 1)]
+    assert RunDirectory(first).is_finished()
+    assert not RunDirectory(second).is_finished()
+
+    before = (first / "metrics.jsonl").stat().st_mtime
+    resumed = Command(["--resume", str(first.parent)], tmp_path / "log2.txt", "sweep")
+    assert_complete(resumed, second)
+    assert (first / "metrics.jsonl").stat().st_mtime == before, "a finished trial ran again"
 
 
 @pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too
