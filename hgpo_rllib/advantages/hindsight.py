@@ -1,7 +1,5 @@
 """Estimators that read a teacher: the policy with text about the whole episode in its prompts."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,20 +11,6 @@ TEMPERATURE = 5.0  # HCAPO's T, for all benchmarks of the paper
 RATIO_BOUNDS = 0.8, 1.2  # HCAPO's C_min and C_max
 SPIKE = 2.0  # standard deviations from the mean of the response
 LARGEST_WEIGHT = 2.0  # of a token in `gear`, before normalization; the smallest is 1 / 2
-
-
-@dataclass(frozen=True)
-class TeacherTokens:
-    """Response tokens of one batch, ordered by response; every array has shape ``(tokens,)``."""
-
-    step: Ints
-    """Row of the token's step in the step arrays."""
-    response: Ints
-    """Response of the token, 0, 1, …, ascending."""
-    logp: Floats
-    """Log-probability of the token when it was sampled."""
-    teacher_logp: Floats
-    """Its log-probability by the teacher."""
 
 
 def hcapo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
@@ -55,7 +39,7 @@ def hcapo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     return trajectory_level(steps, settings) + settings.step_weight * own
 
 
-def gear(advantage: Floats, tokens: TeacherTokens) -> Floats:
+def gear(advantage: Floats, response: Ints, logp: Floats, teacher_logp: Floats) -> Floats:
     """GEAR-style (arXiv 2605.11853): weight the tokens of a response by a teacher with a plan.
 
     With Δ the teacher's log-probability of a token less that when it was sampled, and A the
@@ -73,18 +57,26 @@ def gear(advantage: Floats, tokens: TeacherTokens) -> Floats:
     formulas and constants here are reconstructions; as in `empg`, negative log-probabilities of
     sampled tokens stand for entropies.
 
+    All arrays have one value per response token, ordered by response.
+
+    Args:
+        advantage: advantage of the token's step.
+        response: response of the token, 0, 1, …, ascending.
+        logp: log-probability of the token when it was sampled.
+        teacher_logp: its log-probability by the teacher.
+
     Returns:
         Advantages of tokens, shape ``(tokens,)``.
     """
-    gap = tokens.teacher_logp - tokens.logp
-    anchor = _stands_out(np.abs(gap), tokens.response)
-    first = np.diff(tokens.response, prepend=NONE) != 0
-    start = first | anchor | _stands_out(-tokens.logp, tokens.response)
+    gap = teacher_logp - logp
+    anchor = _stands_out(np.abs(gap), response)
+    first = np.diff(response, prepend=NONE) != 0
+    start = first | anchor | _stands_out(-logp, response)
     segment = np.maximum.accumulate(np.where(start, np.arange(len(start)), 0))
     gap = np.where(anchor[segment], gap[segment], gap)
-    own, bound = advantage[tokens.step], np.log(LARGEST_WEIGHT)
-    weight = np.exp(np.clip(np.sign(own) * gap, -bound, bound))
-    return own * weight / group_mean(tokens.response, weight)
+    bound = np.log(LARGEST_WEIGHT)
+    weight = np.exp(np.clip(np.sign(advantage) * gap, -bound, bound))
+    return advantage * weight / group_mean(response, weight)
 
 
 def _stands_out(values: Floats, response: Ints) -> NDArray[np.bool_]:

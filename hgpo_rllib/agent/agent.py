@@ -89,24 +89,24 @@ class ReflexionAgent(Agent):
 
     def __init__(
         self,
-        playing: ModelAgentFactory,
-        reflecting: ModelAgentFactory,
+        make_player: ModelAgentFactory,
+        make_reflector: ModelAgentFactory,
         trials: int,
         info: Mapping[str, Any],
         group: str,
         name: str,
     ):
-        """`playing` and `reflecting` create the agents of the two roles; see `AgentFactory`."""
-        self._playing = playing
-        self._reflecting = reflecting
+        """`make_player` and `make_reflector` create the agents of the roles; see `AgentFactory`."""
+        self._make_player = make_player
+        self._make_reflector = make_reflector
         self._trials = trials
         self._task = info, group, name
         self._lessons: list[str] = []
-        self._agent = self._begin(playing, Memory())
+        self._agent = self._make(make_player, Memory())
 
-    def _begin(self, begin: ModelAgentFactory, memory: Memory) -> ModelAgent:
+    def _make(self, factory: ModelAgentFactory, memory: Memory) -> ModelAgent:
         info, group, name = self._task
-        return begin(info, group, f"{name}/{len(self._lessons)}", memory)
+        return factory(info, group, f"{name}/{len(self._lessons)}", memory)
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
         """See `Agent`."""
@@ -116,9 +116,9 @@ class ReflexionAgent(Agent):
         """See `Agent`; the completion is the lesson."""
         if len(self._lessons) + 1 == self._trials:
             return None
-        turn = await self._begin(self._reflecting, self._agent.memory).ask(observation, [])
+        turn = await self._make(self._make_reflector, self._agent.memory).ask(observation, [])
         self._lessons.append(turn.completion)
-        self._agent = self._begin(self._playing, Memory(lessons=tuple(self._lessons)))
+        self._agent = self._make(self._make_player, Memory(lessons=tuple(self._lessons)))
         return turn
 
 

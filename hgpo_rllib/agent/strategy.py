@@ -15,7 +15,7 @@ class StrategyAgent(Agent):
 
     def __init__(
         self,
-        playing: ModelAgentFactory,
+        make_player: ModelAgentFactory,
         find_strategy: Callable[[str], Coroutine[Any, Any, Turn]],
         info: Mapping[str, Any],
         group: str,
@@ -23,10 +23,10 @@ class StrategyAgent(Agent):
     ):
         """Start an episode; see `AgentFactory`.
 
-        `playing` creates the agent that acts. `find_strategy` returns the strategy for the first
-        observation.
+        `make_player` creates the agent that acts. `find_strategy` returns the strategy for the
+        first observation.
         """
-        self._playing = playing
+        self._make_player = make_player
         self._find_strategy = find_strategy
         self._task = info, group, name
         self._agent: Agent | None = None
@@ -36,29 +36,29 @@ class StrategyAgent(Agent):
         if self._agent is not None:
             return await self._agent.act(observation, info)
         strategy = await self._find_strategy(observation)
-        self._agent = self._playing(*self._task, Memory(strategy=strategy.completion))
+        self._agent = self._make_player(*self._task, Memory(strategy=strategy.completion))
         turn = await self._agent.act(observation, info)
         return replace(turn, preceding=(strategy,))
 
 
 def with_strategies(
-    playing: ModelAgentFactory, writing: ModelAgentFactory, executions: int
+    make_player: ModelAgentFactory, make_writer: ModelAgentFactory, executions: int
 ) -> AgentFactory:
-    """Return the function that begins agents with strategies.
+    """Return the function that creates agents with strategies.
 
     Members 0 to M - 1 of a group share its first strategy, the next M the second, and so on, where
-    M is `executions`. The member that needs a strategy first has it written. `playing` creates the
-    agents that act, `writing` those that write a strategy as their only response.
+    M is `executions`. The member that needs a strategy first has it written. `make_player` creates
+    the agents that act, `make_writer` those that write a strategy as their only response.
     """
     written: dict[tuple[str, int], asyncio.Task[Turn]] = {}
 
-    def begin(info: Mapping[str, Any], group: str, name: str) -> Agent:
+    def make_agent(info: Mapping[str, Any], group: str, name: str) -> Agent:
         number = int(name.partition("/")[0]) // executions
 
         async def find_strategy(observation: str) -> Turn:
             key = group, number
             if key not in written:
-                writer = writing(info, group, f"strategy/{number}")
+                writer = make_writer(info, group, f"strategy/{number}")
                 written[key] = asyncio.ensure_future(writer.ask(observation, []))
             task = written[key]
             try:
@@ -70,6 +70,6 @@ def with_strategies(
             valid = not turn.response_truncated
             return replace(turn, role=STRATEGY, action="", is_valid=valid)
 
-        return StrategyAgent(playing, find_strategy, info, group, name)
+        return StrategyAgent(make_player, find_strategy, info, group, name)
 
-    return begin
+    return make_agent

@@ -61,7 +61,7 @@ class Brancher:
     Use it from one event loop.
     """
 
-    begin: ModelAgentFactory
+    make_agent: ModelAgentFactory
     pool: EnvPool
     """Environments of the tasks' split."""
     settings: AlgorithmSettings
@@ -143,7 +143,7 @@ class Brancher:
                 steps = [Step(first, observation, float(reward), terminated, truncated, info, 0.0)]
                 turns.append(first)
             if not steps or not (steps[0].terminated or steps[0].truncated):
-                agent = self.begin(info, group, name, Memory(turns))
+                agent = self.make_agent(info, group, name, Memory(turns))
                 steps += (await play_episode(env, self.pool, agent, observation, info)).steps
         return Trajectory(point.info, steps)
 

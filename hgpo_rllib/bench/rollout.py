@@ -161,9 +161,10 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
         played = runner.play(split, tasks, rollout.group_size, rollout.temperature, 1000 * turn)
         seconds = time.perf_counter() - start
         sampling = runner.sampling(rollout.temperature)
-        begin = runner.agent_factory(PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS))
+        client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)
+        make_agent = runner.agent_factory(client)
         start = time.perf_counter()
-        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", begin))
+        steps = asyncio.run(play_in_lock_step(envs, each, f"lock-{turn}", make_agent))
         rows.append(describe_episodes(played, seconds, steps / (time.perf_counter() - start)))
     for env in envs:
         env.close()
@@ -171,7 +172,7 @@ def compare_whole_episodes(config: RunConfig, runner: HGPOEnvRunner, repeats: in
 
 
 async def play_in_lock_step(
-    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, begin: AgentFactory
+    envs: Sequence[gym.Env], tasks: Sequence[int], key: str, make_agent: AgentFactory
 ) -> int:
     """Play ``tasks[i]`` in ``envs[i]`` in lock-step, as the released code does.
 
@@ -179,11 +180,11 @@ async def play_in_lock_step(
     waits for the slowest response, and then steps the environments one by one.
 
     Returns the number of environment steps, without turns after the end of an episode. `key` is
-    the prefix of the seeds of responses; `begin` starts the agents.
+    the prefix of the seeds of responses; `make_agent` creates the agents.
     """
     seen: list[Any] = [env.reset(seed=task) for env, task in zip(envs, tasks, strict=True)]
     agents = [
-        begin(info, f"{key}/{task}", str(index))
+        make_agent(info, f"{key}/{task}", str(index))
         for index, (task, (_, info)) in enumerate(zip(tasks, seen, strict=True))
     ]
     over, steps = [False] * len(agents), 0

@@ -8,7 +8,6 @@ import typer
 
 from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, show
 from hgpo_rllib.config import load_config
-from hgpo_rllib.imports import large_imports
 from hgpo_rllib.reporting.console import TrainingConsole
 
 SMALL = (
@@ -37,8 +36,8 @@ def doctor(
     """
     with tempfile.TemporaryDirectory() as cache:
         settings = load_config(config, [*SMALL, *(overrides or []), f"cache={cache}"])
-        with large_imports():
-            from hgpo_rllib.doctor import examine
+        from hgpo_rllib.doctor import examine
+
         checks = list(examine(settings, TrainingConsole(sys.stderr)))
     rows = [
         {"check": c.name, "state": "problem" if c.problem else "ok", "found": c.found}

@@ -3,6 +3,7 @@
 """
 
 import contextlib
+import gc
 import os
 import sys
 from pathlib import Path
@@ -15,7 +16,6 @@ from hgpo_rllib.cli import bench, data, doctor, evaluate, play, sft, study, swee
 from hgpo_rllib.cli.common import RUN_FILE, Overrides, writing
 from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError, RunStoppedError
-from hgpo_rllib.imports import large_imports
 from hgpo_rllib.reporting.console import log_events
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.interrupt import sigterm_as_interrupt
@@ -64,12 +64,12 @@ def train(
         return
     # Lock the run before the imports below, which take seconds, to fail early if it is in use.
     with contextlib.nullcontext() if resume is None else locked(resume):
-        with large_imports():
-            from hgpo_rllib.run.inputs import check_inputs, check_paths_are_kept
+        from hgpo_rllib.run.inputs import check_inputs, check_paths_are_kept
+
         check_paths_are_kept(settings, output=resume or Path(settings.output))
         check_inputs(settings)
-        with large_imports():
-            from hgpo_rllib.run.trainer import train as run_training
+
+        from hgpo_rllib.run.trainer import train as run_training
 
         run_training(settings, resume)
 
@@ -96,6 +96,9 @@ def main() -> None:
     # Torch's idle threads would otherwise spin, and an update would take several times as long
     # when vLLM or other programs use the same cores. Torch reads this when it is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Imports of Ray, torch and vLLM create millions of objects that stay. By default, the garbage
+    # collector looks through them again and again, a sixth of the time of the imports.
+    gc.set_threshold(100_000)
     try:
         with log_events(), sigterm_as_interrupt():
             app(standalone_mode=True)

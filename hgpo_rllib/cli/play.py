@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 app = typer.Typer(help="Play a game, or show a recorded episode or a policy.", no_args_is_help=True)
-GameOption = Annotated[
-    int, typer.Option("--game", "--goal", help="index of a game in the split, from 0", min=0)
-]
+GameOption = Annotated[int, typer.Option(help="index of a game in the split, from 0", min=0)]
 WebOption = Annotated[bool, typer.Option("--web", help="serve it to a browser on this machine")]
 PortOption = Annotated[
     int | None,
@@ -139,11 +137,11 @@ def policy(
     typer.echo("starting the policy (Ctrl+C ends)", err=True)
     episodes = itertools.count()
     with subject.open() as model:
-        begin = model.begin(config.agent)
+        make_agent = model.agent_factory(config.agent)
 
         def watch(info: Mapping[str, Any]) -> WatchedPolicy:
             group = f"{config.seed}/{request.split}/{info['game']}/{next(episodes)}"
-            return WatchedPolicy(begin, model.decode, samples, info, group)
+            return WatchedPolicy(make_agent, model.decode, samples, info, group)
 
         serve(Game(playing, task, watch).app, listener, model.run)
 

@@ -13,7 +13,6 @@ from env_wrappers.files import write_atomically
 from hgpo_rllib.cli.common import Overrides, RunFile
 from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.lock import locked
 
 if TYPE_CHECKING:
@@ -46,11 +45,11 @@ def sft(
         raise ConfigError(
             f"--batch-size {batch_size}: give a multiple of --micro-batch-size {micro_batch_size}"
         )
-    with large_imports():
-        from hgpo_rllib.environments.checks import check_templates
-        from hgpo_rllib.models import load_chat_tokenizer
-        from hgpo_rllib.run.fine_tuning import fine_tune, read_demonstrations
-        from hgpo_rllib.run.inputs import check_model
+    from hgpo_rllib.environments.checks import check_templates
+    from hgpo_rllib.models import load_chat_tokenizer
+    from hgpo_rllib.run.fine_tuning import fine_tune, read_demonstrations
+    from hgpo_rllib.run.inputs import check_model
+
     shown = read_demonstrations(demonstrations)
     _check_context(settings.agent.context, demonstrations, shown)
     check_model(path)

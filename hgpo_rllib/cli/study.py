@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from hgpo_rllib.cli.common import writing
-from hgpo_rllib.imports import large_imports
 
 app = typer.Typer(help="Compare arms over seeds, as a study file says.", no_args_is_help=True)
 NAME = "study file, or the name of one in tuned_examples/studies/"
@@ -30,10 +29,9 @@ def run(
 
     path = find_study(study)
     settings = load_study(path)
-    with large_imports():
-        from hgpo_rllib.run.inputs import check_paths_are_kept
-        from hgpo_rllib.studies.records import load_records
-        from hgpo_rllib.studies.run import is_committed, plan, run_study, study_folder
+    from hgpo_rllib.run.inputs import check_paths_are_kept
+    from hgpo_rllib.studies.records import load_records
+    from hgpo_rllib.studies.run import is_committed, plan, run_study, study_folder
 
     folder = study_folder(path.stem, settings)
     records = load_records(path.stem, settings, docs)

@@ -9,7 +9,6 @@ from typer.core import TyperCommand
 
 from hgpo_rllib.cli.common import RUN_FILE, Overrides
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.imports import large_imports
 from hgpo_rllib.run.grid import Sweep, make_sweep, new_folder, open_sweep, parse_axis
 
 GRID = "--grid"
@@ -68,9 +67,8 @@ def sweep(
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)
         folder = new_folder(plan, output)
     check_trials(plan)
-    with large_imports():
-        from hgpo_rllib.run.inputs import check_paths_are_kept
-        from hgpo_rllib.run.sweep import run_sweep
+    from hgpo_rllib.run.inputs import check_paths_are_kept
+    from hgpo_rllib.run.sweep import run_sweep
 
     check_paths_are_kept(plan.trials[0].config, output=folder)
     if not run_sweep(plan, folder):
@@ -79,8 +77,7 @@ def sweep(
 
 def check_trials(plan: Sweep) -> None:
     """Raise ConfigError or DataError if the inputs of a trial are invalid."""
-    with large_imports():
-        from hgpo_rllib.run.inputs import check_inputs
+    from hgpo_rllib.run.inputs import check_inputs
 
     if len(plan.trials) > 1 and any(t.config.rollout.gateway_port for t in plan.trials):
         raise ConfigError("rollout.gateway_port: trials would use the same port; train single runs")

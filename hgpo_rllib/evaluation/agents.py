@@ -22,7 +22,7 @@ WHOLE_EPISODE = {"memory_length": 1000, "shorten_prompts": "memory", "context": 
 """Settings that show all turns; the oldest are removed from prompts that are too long."""
 
 MakeAgentFactory = Callable[[AgentSettings], ModelAgentFactory]
-"""Returns a function that starts agents of a model with the given settings."""
+"""Returns the function that creates agents of a model with the given settings."""
 
 
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
@@ -54,7 +54,7 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
 def model_agent_factory(
     agent: str, config: RunConfig, trials: int, model: MakeAgentFactory
 ) -> AgentFactory:
-    """Return the function with which an agent of `MODEL_AGENTS` starts a task."""
+    """Return the function that creates agents of a kind in `MODEL_AGENTS`, one per task."""
     strategy_prompt = config.agent.strategy_prompt
     if agent == "hgpo" and strategy_prompt is not None:
         writing = config.agent.model_copy(update={"prompt": strategy_prompt})

@@ -55,7 +55,7 @@ class RemoteModel:
             base_url=self.url, api_key=api_key(), max_retries=RETRIES, timeout=TIMEOUT_S
         )
 
-        def begin(settings: AgentSettings) -> ModelAgentFactory:
+        def agent_factory(settings: AgentSettings) -> ModelAgentFactory:
             model = ChatModel(client, self.name, settings, self.temperature)
             return partial(ChatAgent, model, TextRenderer(settings))
 
@@ -63,7 +63,7 @@ class RemoteModel:
             async with client:
                 return await work
 
-        yield Model(begin, lambda ids: "", lambda work: asyncio.run(closing(work)))
+        yield Model(agent_factory, lambda ids: "", lambda work: asyncio.run(closing(work)))
 
 
 @dataclass(frozen=True)

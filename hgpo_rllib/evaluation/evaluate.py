@@ -167,14 +167,16 @@ def play_episodes(
     config, split = request.config, request.split
     with contextlib.ExitStack() as stack:
         if request.subject is None:
-            begin, model = scripted_agent_factory(request.agent, config.env), None
+            make_agent, model = scripted_agent_factory(request.agent, config.env), None
             concurrency = 1  # nothing is batched
         else:
             model = stack.enter_context(request.subject.open())
-            begin = model_agent_factory(request.agent, config, request.trials, model.begin)
+            make_agent = model_agent_factory(
+                request.agent, config, request.trials, model.agent_factory
+            )
             concurrency = config.rollout.max_concurrent_episodes
         limit = asyncio.Semaphore(concurrency)
-        play_member = partial(play_in_pool, begin, pool)
+        play_member = partial(play_in_pool, make_agent, pool)
         rollout = Rollout(play_member, config.rollout.max_attempts, limit)
         ended = 0
 

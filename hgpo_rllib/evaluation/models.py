@@ -25,7 +25,7 @@ Decode = Callable[[NDArray[np.int32]], str]
 class Model:
     """A running model."""
 
-    begin: MakeAgentFactory
+    agent_factory: MakeAgentFactory
     decode: Decode
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     """Runs a coroutine that sends requests to the model, and returns its result."""
@@ -95,8 +95,8 @@ def served(config: RunConfig) -> Iterator[Model]:
         replicas = Replicas.of(running.app, server.max_outage_s)
         client = PolicyClient(replicas, sampling, STARTING_WEIGHTS, server.most_replicas > 1)
 
-        def begin(settings: AgentSettings) -> ModelAgentFactory:
+        def agent_factory(settings: AgentSettings) -> ModelAgentFactory:
             renderer = TokenRenderer(tokenizer, settings)
             return partial(PolicyAgent, client, renderer, grammars=grammars)
 
-        yield Model(begin, tokenizer.decode, asyncio.run)
+        yield Model(agent_factory, tokenizer.decode, asyncio.run)

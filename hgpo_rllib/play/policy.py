@@ -14,7 +14,7 @@ class WatchedPolicy:
 
     def __init__(
         self,
-        begin: ModelAgentFactory,
+        make_agent: ModelAgentFactory,
         decode: Callable[[Any], str],
         samples: int,
         info: Mapping[str, Any],
@@ -26,7 +26,7 @@ class WatchedPolicy:
         """
         self._decode = decode
         self._memory = Memory()
-        self._agents = [begin(info, group, f"0/{i}", self._memory) for i in range(samples)]
+        self._agents = [make_agent(info, group, f"0/{i}", self._memory) for i in range(samples)]
 
     async def choose(self, observation: str, info: Mapping[str, Any]) -> Row:
         """Return the first response, and the share of the responses that choose each action.

@@ -3,12 +3,12 @@
 This module does not import vLLM. `start` imports it in the process of a replica.
 """
 
+import gc
 import os
 from typing import Any
 
 import ray
 
-from hgpo_rllib.imports import large_imports
 from hgpo_rllib.policy_server.engine import Engine
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.model import ModelSettings
@@ -79,8 +79,8 @@ def start(
 ) -> Engine:
     """See `EngineModule`."""
     keep_sockets_in_session()
-    with large_imports():
-        from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
+    gc.set_threshold(100_000)  # see hgpo_rllib/cli/main.py
+    from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
 
     return VLLMEngine(engine_arguments(model, agent, server, seed))
 

@@ -130,7 +130,7 @@ async def gather(coroutines: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def play_in_pool(
-    begin: AgentFactory, pool: EnvPool, task: int, group: str, name: str
+    make_agent: AgentFactory, pool: EnvPool, task: int, group: str, name: str
 ) -> Trajectory:
     """Play a task until the agent wins it or does not retry; see `PlayMember`.
 
@@ -139,7 +139,7 @@ async def play_in_pool(
     """
     async with pool.lend() as env:
         observation, info = await pool.call(env.reset, seed=task)
-        agent, earlier = begin(info, group, name), list[LostEpisode]()
+        agent, earlier = make_agent(info, group, name), list[LostEpisode]()
         while True:
             trajectory = await play_episode(env, pool, agent, observation, info)
             if trajectory.won:

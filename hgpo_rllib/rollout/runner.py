@@ -220,8 +220,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         play: PlayMember = partial(play_in_pool, self.agent_factory(client), pool)
         if self.config.gateway_port is not None:
             gateway = await self._open_gateway()
-            begin = partial(self._begin_session, client, group.temperature)
-            play = partial(play_session, gateway.sessions, begin, pool)
+            make_session = partial(self._make_session, client, group.temperature)
+            play = partial(play_session, gateway.sessions, make_session, pool)
         return await Rollout(play, self.config.max_attempts, slots).group(group)
 
     async def _open_gateway(self) -> Gateway:
@@ -236,7 +236,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             logger.warning("the gateway waits for clients at %s", endpoint.url)
         return self._gateway
 
-    def _begin_session(
+    def _make_session(
         self, policy: Policy, temperature: float, info: Mapping[str, Any], group: str, name: str
     ) -> Session:
         max_turns = self.config.env_config.get("max_steps", EnvSettings().max_steps)

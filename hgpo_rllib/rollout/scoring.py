@@ -12,7 +12,7 @@ from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.advantages.estimators import HIPER, STRATEGY
 from hgpo_rllib.advantages.groups import Level, compare_levels
-from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
+from hgpo_rllib.advantages.hindsight import gear
 from hgpo_rllib.advantages.segments import SegmentValues, hiper
 from hgpo_rllib.advantages.tokens import TOKEN_ESTIMATORS, TokenArrays
 from hgpo_rllib.agent import Span, Turn
@@ -184,9 +184,8 @@ def _weigh_tokens(
     if steps.nll is None:
         raise ConfigError("estimator gear: the agent records no log-probabilities of responses")
     logp = np.concatenate([row.response.behavior_logp for row in rows]).astype(np.float64)
-    tokens = TeacherTokens(step, response, logp, teacher[response, token])
     weighted = np.zeros(teacher.shape)
-    weighted[response, token] = gear(advantage, tokens)
+    weighted[response, token] = gear(advantage[step], response, logp, teacher[response, token])
     return weighted
 
 

@@ -306,7 +306,7 @@ class Sessions:
 
 async def play_session(
     sessions: Sessions,
-    begin: Callable[[Mapping[str, Any], str, str], Session],
+    make_session: Callable[[Mapping[str, Any], str, str], Session],
     pool: EnvPool,
     task: int,
     group: str,
@@ -318,4 +318,4 @@ async def play_session(
     """
     async with pool.lend() as env:
         _, info = await pool.call(env.reset, seed=task)
-    return await sessions.play(begin(info, group, name))
+    return await sessions.play(make_session(info, group, name))

@@ -19,9 +19,7 @@ SHORT_RUN = ["engine and learner", "rollout", "weight update", "learner step", "
 
 
 @pytest.mark.usefixtures("shared_server")
-def test_a_short_run_with_all_parts(
-    run_config: RunConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_short_run_with_all_parts(run_config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "ray_cluster", lambda _: nullcontext())
     checks = list(doctor.examine(run_config, TrainingConsole()))
     assert not [check for check in checks if check.problem]

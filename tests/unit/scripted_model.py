@@ -35,9 +35,9 @@ class ScriptedModel:
 
     @contextmanager
     def open(self) -> Iterator[Model]:
-        yield Model(self.begin, lambda ids: "", asyncio.run)
+        yield Model(self.agent_factory, lambda ids: "", asyncio.run)
 
-    def begin(self, settings: AgentSettings) -> ModelAgentFactory:
+    def agent_factory(self, settings: AgentSettings) -> ModelAgentFactory:
         renderer = TextRenderer(settings)
         return lambda *task, **named: ScriptedAgent(self, renderer, *task, **named)
 

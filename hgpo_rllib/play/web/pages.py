@@ -43,17 +43,17 @@ class Game:
         self,
         env: gym.Env,
         task: Mapping[str, Any],
-        begin: Callable[[Mapping[str, Any]], WatchedPolicy] | None = None,
+        make_policy: Callable[[Mapping[str, Any]], WatchedPolicy] | None = None,
     ):
         """Start an episode; `task` has the arguments of its reset, which select the task.
 
-        `begin` starts a policy that plays an episode, given the info of the reset. None: a person
+        `make_policy` returns the policy of an episode, given the info of the reset. None: a person
         plays.
 
         Raises:
             DataError: the task does not exist, or cannot be loaded.
         """
-        self._env, self._begin = env, begin
+        self._env, self._make_policy = env, make_policy
         self._tasks: int = env.get_wrapper_attr("num_tasks")
         self._one_request = asyncio.Lock()  # a second click must not take a second step
         self._start(task)
@@ -72,7 +72,7 @@ class Game:
         facts = {key: self._info[key] for key in ("goal", "game", "task_type")}
         self._steps: list[Row] = []
         self._episode: Row = {**facts, "success": None, "episode_return": 0.0, "steps": self._steps}
-        self._policy = self._begin and self._begin(self._info)
+        self._policy = self._make_policy and self._make_policy(self._info)
         self._see(observation)
 
     def _see(self, observation: str) -> None:

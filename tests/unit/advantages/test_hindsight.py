@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from hgpo_rllib.advantages.hindsight import TeacherTokens, gear
+from hgpo_rllib.advantages.hindsight import gear
 from tests.unit.advantages.advantage_batches import BATCHES, SETTINGS, arrays, teacher_nll, won
 from tests.unit.advantages.test_estimators import by_trajectory, compare
 
@@ -96,11 +96,12 @@ def stands_out(value: float, values: list[float]) -> bool:
     return len(set(values)) > 1 and (value - np.mean(values)) / (np.std(values) + 1e-6) > 2
 
 
-def tokens_of(responses: list[Any]) -> TeacherTokens:
-    """The tokens of responses, each of a step of its own; rows of steps are in reverse."""
-    number = np.repeat(np.arange(len(responses)), [len(tokens) for _, tokens in responses])
+def gear_of(responses: list[Any]) -> tuple[Any, Any]:
+    """Advantages of the tokens of responses with advantages, and each token's response."""
+    response = np.repeat(np.arange(len(responses)), [len(tokens) for _, tokens in responses])
     logp, teacher_logp = np.array([pair for _, tokens in responses for pair in tokens]).T
-    return TeacherTokens(len(responses) - 1 - number, number, logp, teacher_logp)
+    advantages = np.array([advantage for advantage, _ in responses])
+    return gear(advantages[response], response, logp, teacher_logp), response
 
 
 @given(RESPONSES)
@@ -122,19 +123,16 @@ def test_gear(responses) -> None:
             used = gap if anchor is None else anchor
             weights.append(min(max(math.exp(np.sign(advantage) * used), 0.5), 2.0))
         expected += [advantage * weight / np.mean(weights) for weight in weights]
-    advantages = np.array([advantage for advantage, _ in responses][::-1])
-    got = gear(advantages, tokens_of(responses))
+    got, _ = gear_of(responses)
     np.testing.assert_allclose(got, expected, atol=1e-9)
 
 
 @given(RESPONSES)
 def test_gear_moves_credit_within_a_response(responses) -> None:
     """The mean over its tokens stays the advantage of the step."""
-    tokens = tokens_of(responses)
-    advantages = np.array([advantage for advantage, _ in responses][::-1])
-    got = gear(advantages, tokens)
+    got, response = gear_of(responses)
     for i, (advantage, _) in enumerate(responses):
-        assert got[tokens.response == i].mean() == pytest.approx(advantage)
+        assert got[response == i].mean() == pytest.approx(advantage)
 
 
 def test_a_segment_by_hand() -> None:
@@ -142,8 +140,10 @@ def test_a_segment_by_hand() -> None:
     sampled, teacher = np.full(16, -0.1), np.full(16, -0.1)
     teacher[4] = -3.1  # the teacher would not have said this
     sampled[9] = teacher[9] = -2.0  # a new decision of the policy
-    tokens = TeacherTokens(np.zeros(16, int), np.zeros(16, int), sampled, teacher)
-    won, lost = (gear(np.array([advantage]), tokens) for advantage in (1.0, -1.0))
+    won, lost = (
+        gear(np.full(16, advantage), np.zeros(16, int), sampled, teacher)
+        for advantage in (1.0, -1.0)
+    )
     less, more = 16 / (11 + 5 / 2), 16 / (11 + 5 * 2)
     np.testing.assert_allclose(won, [less] * 4 + [less / 2] * 5 + [less] * 7)
     np.testing.assert_allclose(lost, [-more] * 4 + [-2 * more] * 5 + [-more] * 7)

@@ -95,7 +95,7 @@ class Table:
             tokenizer,
             AgentSettings(prompt="alfworld_compact", memory_length=2),
         )
-        self.begin = partial(PolicyAgent, self, renderer)
+        self.make_agent = partial(PolicyAgent, self, renderer)
 
     async def generate(self, prompt: Prompt) -> Generation:
         self.asked.append(prompt)
@@ -110,12 +110,12 @@ class Table:
     def values(
         self, state: AgentState, executed: list[Turn], branches: int = BRANCHES
     ) -> tuple[Mean, list[Mean]]:
-        brancher = Brancher(self.begin, self.pool, SETTINGS, branches, 2, 64)
+        brancher = Brancher(self.make_agent, self.pool, SETTINGS, branches, 2, 64)
         return asyncio.run(brancher.values(replace(state, executed=executed), "state"))
 
     def episode(self, length: int) -> Trajectory:
         """Play members of task 3 until an episode has this length, which it does not end before."""
-        rollout = Rollout(partial(play_in_pool, self.begin, self.pool), 1, asyncio.Semaphore())
+        rollout = Rollout(partial(play_in_pool, self.make_agent, self.pool), 1, asyncio.Semaphore())
         for member in range(100):
             played = asyncio.run(rollout.member(3, "group", member))
             if played and len(played) >= length:

@@ -28,7 +28,7 @@ def test_lock_step_asks_for_all_until_the_last_one_ends(table: Table) -> None:
     """And counts what each did before its end."""
     envs = [table.make() for _ in range(3)]
     tasks = [2, 5, 3]
-    work = play_in_lock_step(envs, tasks, "key", table.begin())
+    work = play_in_lock_step(envs, tasks, "key", table.agent_factory())
     assert asyncio.run(work) == sum(tasks)
     assert len(table.policy.asked) == 3 * 5
     assert [env.actions for env in envs] == [["wait"] * task for task in tasks]

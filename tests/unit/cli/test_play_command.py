@@ -41,9 +41,6 @@ def write_episode(file: Path, *steps: dict[str, Any], **changes: Any) -> Path:
     return file
 
 
-# ruff takes the fixture's name for one that is defined again.
-
-
 class TestPlaying:
     def test_winning_by_numbers_and_commands(self, hgpo: Run, generated_games: Path) -> None:
         """Every other step is chosen by its number in the list shown."""
@@ -125,7 +122,7 @@ class TestPlaying:
 def test_crafting(hgpo: Run, tmp_path: Path) -> None:
     data = write_recipes(tmp_path / "data")
     goal = TextCraftEnv(data, "train").goals.index("minecraft:lever")
-    options = ("play", "textcraft", "--data", data, "--split", "train", "--goal", goal)
+    options = ("play", "textcraft", "--data", data, "--split", "train", "--game", goal)
     actions = ["get 2 bamboo", "craft 1 stick using 2 bamboo", "get 1 cobblestone"]
     answers = [*actions, "dance", "craft 1 lever using 1 stick, 1 cobblestone"]
     status, stdout, stderr = hgpo(*options, stdin="\n".join(answers))

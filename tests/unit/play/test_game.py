@@ -87,13 +87,13 @@ class TestPerson:
         assert client.post("/steps/1", data={"action": "x"}, headers=foreign).status_code == 403
 
 
-Begin = Callable[[Mapping[str, Any]], WatchedPolicy]
+MakePolicy = Callable[[Mapping[str, Any]], WatchedPolicy]
 
 
-def watched(model: ScriptedModel, samples: int) -> Begin:
-    """Return what starts the policy."""
-    begin = model.begin(AgentSettings(prompt="textcraft_full", memory_length=2))
-    return lambda info: WatchedPolicy(begin, lambda ids: "", samples, info, "group")
+def watched(model: ScriptedModel, samples: int) -> MakePolicy:
+    """Return the function that creates the policy of an episode."""
+    make_agent = model.agent_factory(AgentSettings(prompt="textcraft_full", memory_length=2))
+    return lambda info: WatchedPolicy(make_agent, lambda ids: "", samples, info, "group")
 
 
 def test_a_policy_is_watched(env: TextCraftEnv, lever: dict[str, Any]) -> None:
@@ -146,7 +146,7 @@ def test_a_task_that_does_not_exist(env: TextCraftEnv) -> None:
     ("options", "named"),
     [
         (("textcraft", "--port", "0"), "add --web"),
-        (("textcraft", "--web", "--goal", "9999"), "--game 9999: there are "),
+        (("textcraft", "--web", "--game", "9999"), "--game 9999: there are "),
         (("policy", "nowhere", "--env", "textcraft"), "nowhere"),
     ],
 )

@@ -29,7 +29,7 @@ def goal(store: Path) -> int:
 
 class TestShopping:
     def test_winning_by_words_numbers_and_actions(self, hgpo: Run, store: Path, goal: int) -> None:
-        options = ("play", "webshop", "--data", store, "--goal", goal)
+        options = ("play", "webshop", "--data", store, "--game", goal)
         answers = ["slim cotton shirt"]
         for wanted in (f"click[{SHIRT.lower()}]", "click[red]", "click[small]", "click[buy now]"):
             _, shown, _ = hgpo(*options, stdin="\n".join(answers))
@@ -49,7 +49,7 @@ class TestShopping:
         self, hgpo: Run, store: Path, goal: int
     ) -> None:
         stdin = "\n".join([*BUY_SHIRT[:2], "click[x-large]", "click[buy now]", "more"])
-        _, shown, _ = hgpo("play", "webshop", "--data", store, "--goal", goal, stdin=stdin)
+        _, shown, _ = hgpo("play", "webshop", "--data", store, "--game", goal, stdin=stdin)
         assert shown.endswith("\nLost: the goal is not reached after 4 steps.\n")
         assert "0.500" in shown
 

@@ -115,7 +115,7 @@ class Table:
         self.envs.append(Counting(lambda task, step: self.fault(task, step)))
         return self.envs[-1]
 
-    def begin(self) -> AgentFactory:
+    def agent_factory(self) -> AgentFactory:
         return partial(PolicyAgent, self.policy, self.renderer)
 
     def play(self, tasks: list[int], size: int = 3) -> list[Trajectory]:
@@ -126,7 +126,7 @@ class Table:
         ]
 
         async def play(group: Group) -> PlayedGroup:
-            rollout = Rollout(partial(play_in_pool, self.begin(), pool), 2, slots)
+            rollout = Rollout(partial(play_in_pool, self.agent_factory(), pool), 2, slots)
             try:
                 return await rollout.group(group)
             finally:

@@ -37,7 +37,7 @@ class StrategyTable(Table):
         self.strategy_renderer = TokenRenderer(tokenizer, settings)
         self.policy.respond = self.respond
 
-    def begin(self) -> AgentFactory:
+    def agent_factory(self) -> AgentFactory:
         playing = partial(PolicyAgent, self.policy, self.renderer)
         writing = partial(PolicyAgent, self.policy, self.strategy_renderer)
         return with_strategies(playing, writing, executions=2)
