@@ -86,20 +86,3 @@ def writing(out: Path) -> Iterator[None]:
         if error.errno in FULL:
             raise
         raise ConfigError(f"cannot write {out}: {error.strerror}") from error
-
-
-def generate_data(
-    out: Path, what: str, total: int, generate: Callable[[Callable[[int, int], None]], object]
-) -> None:
-    """Generate data in `out` with a progress bar, and say whether they already existed.
-
-    `generate` leaves the same data alone, and refuses a directory with other contents.
-
-    Raises:
-        ConfigError: `out` cannot be written.
-    """
-    with writing(out):
-        exists = out.is_dir() and any(out.iterdir())
-        with progress(f"generating {what}") as on_progress:
-            generate(on_progress)
-    typer.echo(f"{out}: these {total} {what} already exist" if exists else f"{out}: {total} {what}")

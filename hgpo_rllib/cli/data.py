@@ -10,13 +10,12 @@ import typer
 from hgpo_rllib.cli.common import (
     Overrides,
     RunFile,
-    generate_data,
     print_rows,
     progress,
     writing,
 )
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.settings.generated import GamesSettings, StoreSettings
+from hgpo_rllib.errors import ConfigError
 
 if TYPE_CHECKING:
     from env_wrappers.alfworld.check import TreeCheck
@@ -26,15 +25,11 @@ app = typer.Typer(
     help="Generate and check game data; write demonstrations and recorded steps.",
     no_args_is_help=True,
 )
-generate_app = typer.Typer(help="Generate games, or a store.", no_args_is_help=True)
 check_app = typer.Typer(
     help="Count the contents of game data, and report what is broken.", no_args_is_help=True
 )
-app.add_typer(generate_app, name="generate")
 app.add_typer(check_app, name="check")
 
-GAMES = GamesSettings()
-STORE = StoreSettings()
 _NAMED = 10  # episodes left out that are named; an expert may fail at hundreds of goals
 TrustedOption = Annotated[
     bool,
@@ -42,57 +37,29 @@ TrustedOption = Annotated[
 ]
 
 
-@generate_app.command("alfworld")
-def generate_alfworld(
+@app.command("generate")
+def generate(
+    env: Annotated[str, typer.Argument(metavar="ENV", help="alfworld or webshop")],
     out: Annotated[Path, typer.Argument(help="directory to create")],
-    seed: Annotated[int, typer.Option(help="the same seed gives the same games")] = GAMES.seed,
-    train: Annotated[int, typer.Option(help="games to train on")] = GAMES.train,
-    valid_seen: Annotated[
-        int, typer.Option(help="held-out games in the floor plans of train")
-    ] = GAMES.valid_seen,
-    valid_unseen: Annotated[
-        int, typer.Option(help="held-out games in other floor plans")
-    ] = GAMES.valid_unseen,
-    test: Annotated[
-        int, typer.Option(help="further held-out games in all floor plans, for final results")
-    ] = GAMES.test,
-    rooms: Annotated[str, typer.Option(help="kinds of rooms, separated by commas")] = ",".join(
-        GAMES.rooms
-    ),
-    task_types: Annotated[
-        str | None, typer.Option(help="task types, separated by commas (default: all six)")
-    ] = None,
-    max_receptacles: Annotated[
-        int, typer.Option(help="maximum number of receptacles in a room")
-    ] = GAMES.max_receptacles,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            help="number of processes; does not affect the games (default: up to one per core)"
-        ),
-    ] = None,
+    overrides: Overrides = None,
 ) -> None:
-    """Generate solvable ALFWorld games; a second call with the same options does nothing.
+    """Generate ALFWorld games, or a WebShop store, as `hgpo train` does from the same settings.
 
-    `hgpo train` generates the same games from the same options.
+    The settings are in the sections games and store: games.train=100, store.products=400. A second
+    call with the same settings does nothing.
     """
-    from env_wrappers.alfworld.games import TASK_TYPES
-    from env_wrappers.alfworld.generator import GenerationSpec, generate
+    from hgpo_rllib.environments import environment_id, find_environment
 
-    spec = GenerationSpec(
-        seed=seed,
-        splits={
-            "train": train,
-            "valid_seen": valid_seen,
-            "valid_unseen": valid_unseen,
-            "test": test,
-        },
-        task_types=TASK_TYPES if task_types is None else _names(task_types),
-        rooms=_names(rooms),
-        max_receptacles=max_receptacles,
-    )
-    total = sum(spec.splits.values())
-    generate_data(out, "games", total, lambda advance: generate(out, spec, advance, workers))
+    env_id = environment_id(env)
+    config = load_config(None, [f"env.env_id={env_id}", *(overrides or [])])
+    generator = find_environment(env_id).data_generator(config)
+    if generator is None:
+        raise ConfigError(f"{env}: no data are generated for it: choose alfworld or webshop")
+    with writing(out):
+        exists = out.is_dir() and any(out.iterdir())
+        with progress("generating data") as on_progress:
+            generator.make_data(config, out, on_progress)
+    typer.echo(f"{out}: these data already exist" if exists else f"{out}: generated")
 
 
 @check_app.command("alfworld")
@@ -117,46 +84,6 @@ def check_alfworld(
     _print_games(data or find_tree(None).parent, found, replay)
     if found.broken:
         raise typer.Exit(1)
-
-
-@generate_app.command("webshop")
-def generate_webshop(
-    out: Annotated[Path, typer.Argument(help="directory to create")],
-    products: Annotated[
-        int, typer.Option(help="number of products, up to millions")
-    ] = STORE.products,
-    seed: Annotated[int, typer.Option(help="the same seed gives the same products")] = STORE.seed,
-    lookalikes: Annotated[
-        int,
-        typer.Option(
-            help="number of products of the same brand and kind, 1 to 6; if several, only their "
-            "pages tell which one is wanted"
-        ),
-    ] = STORE.lookalikes,
-    attributes: Annotated[
-        int,
-        typer.Option(
-            help="most attributes of a product, 3 to 27; more of them make longer texts, and "
-            "instructions name more"
-        ),
-    ] = STORE.attributes,
-    instructed: Annotated[
-        float, typer.Option(help="share of the products that get synthetic goals")
-    ] = 0.9,
-    human: Annotated[
-        float,
-        typer.Option(
-            help="share of these products that also get a human goal, which says half of the "
-            "traits in other words"
-        ),
-    ] = STORE.human,
-) -> None:
-    """Generate a WebShop store; a second call with the same options does nothing."""
-    from env_wrappers.webshop.generator import generate
-    from env_wrappers.webshop.synthetic_products import CatalogueSpec
-
-    spec = CatalogueSpec(products, seed, lookalikes, attributes, instructed, human)
-    generate_data(out, "products", products, lambda advance: generate(out, spec, advance))
 
 
 @check_app.command("webshop")
@@ -262,10 +189,6 @@ def export_run(
     with writing(out):
         count = export_steps(run, out, lost)
     typer.echo(f"{out}: {count} steps")
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _print_games(data: Path, found: "TreeCheck", replay: bool) -> None:

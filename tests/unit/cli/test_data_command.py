@@ -11,9 +11,9 @@ from env_wrappers.datasets import MANIFEST
 from tests.unit.cli.command import Run, files
 
 FEW = (
-    *("--train", "2", "--valid-seen", "1", "--valid-unseen", "0", "--test", "1"),
-    *("--rooms", "bathroom, bedroom", "--task-types", "pick_and_place_simple"),
-    *("--max-receptacles", "16", "--seed", "7"),
+    *("games.train=2", "games.valid_seen=1", "games.valid_unseen=0", "games.test=1"),
+    *("games.rooms=[bathroom, bedroom]", "games.task_types=[pick_and_place_simple]"),
+    *("games.max_receptacles=16", "games.seed=7"),
 )
 FEW_SPEC = GenerationSpec(
     seed=7,
@@ -28,36 +28,38 @@ class TestGenerate:
     def test_what_is_generated(self, hgpo: Run, tmp_path: Path) -> None:
         """The generator's own bytes; a second call leaves them alone, another spec is refused."""
         out = tmp_path / "games"
-        status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "--workers", 1)
-        assert (status, stdout) == (0, f"{out}: 4 games\n")
-        assert "generating games: 4/4" in stderr
+        status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
+        assert (status, stdout) == (0, f"{out}: generated\n")
+        assert "generating data: 4/4" in stderr
         generate(tmp_path / "same", FEW_SPEC)
         before = files(out)
         same = files(tmp_path / "same")
         assert {k: v[0] for k, v in before.items()} == {k: v[0] for k, v in same.items()}
 
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
-        assert (status, stdout, stderr) == (0, f"{out}: these 4 games already exist\n", "")
-        status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "--seed", "8")
+        assert (status, stdout, stderr) == (0, f"{out}: these data already exist\n", "")
+        status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "games.seed=8")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert "another spec" in line
         assert files(out) == before
 
     @pytest.mark.parametrize(
-        ("options", "named"),
+        ("words", "named"),
         [
-            (("--rooms", "attic"), "unknown room 'attic'"),
-            (("--rooms", ","), "no room given"),
-            (("--task-types", "fold"), "unknown task type 'fold'"),
-            (("--train", "-1"), "must not be negative"),
-            (("--seed", "-1"), "the seed must be at least 0"),
+            (("alfworld", "games.rooms=[attic]"), "games.rooms.0: "),
+            (("alfworld", "games.rooms=[]"), "no room given"),
+            (("alfworld", "games.task_types=[fold]"), "unknown task type 'fold'"),
+            (("alfworld", "games.train=-1"), "games.train: "),
+            (("alfworld", "games.seed=-1"), "games.seed: "),
+            (("alfworld", "env.data=here"), "alfworld: no data are generated"),
+            (("textcraft",), "textcraft: no data are generated"),
+            (("chess",), "chess"),
         ],
     )
-    def test_bad_input(
-        self, hgpo: Run, tmp_path: Path, options: tuple[str, ...], named: str
-    ) -> None:
-        status, stdout, stderr = hgpo("data", "generate", "alfworld", tmp_path / "x", *options)
+    def test_bad_input(self, hgpo: Run, tmp_path: Path, words: tuple[str, ...], named: str) -> None:
+        env, *settings = words
+        status, stdout, stderr = hgpo("data", "generate", env, tmp_path / "x", *settings)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert line.startswith("hgpo: ")
@@ -69,17 +71,6 @@ class TestGenerate:
         out = tmp_path / "file/games"
         status, _, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
         assert (status, stderr) == (2, f"hgpo: cannot write {out}: Not a directory\n")
-
-    def test_the_defaults_are_those_of_training(self, tmp_path: Path) -> None:
-        """So that both make the same games."""
-        import inspect
-
-        from hgpo_rllib.cli.data import generate_alfworld
-        from hgpo_rllib.settings.generated import GamesSettings
-
-        given = {n: p.default for n, p in inspect.signature(generate_alfworld).parameters.items()}
-        for name, value in GamesSettings().model_dump().items():
-            assert given[name] == (",".join(value) if name == "rooms" else value)
 
 
 class TestCheck:

@@ -2,18 +2,17 @@
 
 import json
 from dataclasses import asdict
-from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from env_wrappers.webshop.generator import ATTRIBUTES, HUMAN, ITEMS, generate
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from hgpo_rllib.cli.data import generate_webshop
+from hgpo_rllib.settings.generated import StoreSettings
 from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.webshop.webshop_data import item, write_data
 
-FEW = ("--products", "30", "--seed", "4", "--lookalikes", "2")
+FEW = ("store.products=30", "store.seed=4", "store.lookalikes=2")
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -25,39 +24,37 @@ class TestGenerate:
         """The generator's own bytes; a second call leaves them alone, another spec is refused."""
         out = tmp_path / "store"
         status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW)
-        assert (status, stdout) == (0, f"{out}: 30 products\n")
-        assert "generating products: 30/30" in stderr
+        assert (status, stdout) == (0, f"{out}: generated\n")
+        assert "generating data: 30/30" in stderr
         generate(tmp_path / "same", CatalogueSpec(products=30, seed=4, lookalikes=2))
         before = contents(out)
         assert before == contents(tmp_path / "same")
 
         status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW)
-        assert (status, stdout, stderr) == (0, f"{out}: these 30 products already exist\n", "")
-        status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW, "--human", "0")
+        assert (status, stdout, stderr) == (0, f"{out}: these data already exist\n", "")
+        status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW, "store.human=0")
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert "another spec" in line
         assert contents(out) == before
 
     def test_the_defaults_are_the_generators(self) -> None:
-        defaults = {name: p.default for name, p in signature(generate_webshop).parameters.items()}
-        del defaults["out"]
-        assert defaults == asdict(CatalogueSpec())
+        defaults = asdict(CatalogueSpec())
+        del defaults["instructed"]
+        assert StoreSettings().model_dump() == defaults
 
     @pytest.mark.parametrize(
-        ("options", "named"),
+        ("setting", "named"),
         [
-            (("--products", "0"), "products must be at least 1"),
-            (("--lookalikes", "9"), "lookalikes must be from 1 to 6"),
-            (("--attributes", "0"), "attributes must be from 3 to 27"),
-            (("--instructed", "2"), "at most 1"),
-            (("--seed", "-1"), "the seed at least 0"),
+            ("store.products=0", "greater than or equal to 1"),
+            ("store.lookalikes=9", "less than or equal to 6"),
+            ("store.attributes=0", "greater than or equal to 3"),
+            ("store.human=2", "less than or equal to 1"),
+            ("store.seed=-1", "greater than or equal to 0"),
         ],
     )
-    def test_bad_input(
-        self, hgpo: Run, tmp_path: Path, options: tuple[str, ...], named: str
-    ) -> None:
-        status, stdout, stderr = hgpo("data", "generate", "webshop", tmp_path / "x", *options)
+    def test_bad_input(self, hgpo: Run, tmp_path: Path, setting: str, named: str) -> None:
+        status, stdout, stderr = hgpo("data", "generate", "webshop", tmp_path / "x", setting)
         assert (status, stdout) == (2, "")
         (line,) = stderr.splitlines()
         assert line.startswith("hgpo: ")

@@ -114,7 +114,7 @@ def test_missing_files_are_found(text: str, problems: list[str]) -> None:
         ("hgpo tarin x.yaml", "no sub-command tarin"),
         (".venv/bin/hgpo train x.yaml --dry", "--dry"),
         ("hgpo report", "runs"),
-        ("hgpo data generate alfworld PATH --train many", "--train"),
+        ("hgpo data check webshop --limit many", "--limit"),
         ("hgpo train tuned_examples/none.yaml", "no such file: tuned_examples/none.yaml"),
         ("hgpo train mine.yaml learner.lrr=1", "learner.lrr"),
         ("hgpo train mine.yaml \\\n  learner.lr=-1", "learner.lr"),

@@ -22,7 +22,7 @@ from tests.unit.cli.command import POCKET
 
 HGPO = [sys.executable, "-m", "hgpo_rllib.cli.main"]
 # Minutes of work, so that the signal comes before its end.
-GENERATE = [*HGPO, "data", "generate", "alfworld", "games", "--train=2000", "--workers=2"]
+GENERATE = [*HGPO, "data", "generate", "alfworld", "games", "games.train=2000"]
 TRAIN = [*HGPO, "train", str(POCKET), "cache=.", "games.train=2000"]
 DEMONSTRATE = [
     *(*HGPO, "train", str(POCKET), "cache=.", "games.train=1", "games.valid_seen=1"),
@@ -75,7 +75,7 @@ def wait_until(true: Callable[[], object], process: subprocess.Popen[str]) -> No
 @pytest.mark.parametrize(
     ("command", "partial", "said"),
     [
-        (GENERATE, "games.partial-*", "generating games: interrupted; nothing was written"),
+        (GENERATE, "games.partial-*", "generating data: interrupted; nothing was written"),
         pytest.param(  # both import torch and Ray first
             *(TRAIN, "*-games-*.partial-*", "interrupted before the first iteration; start again"),
             marks=pytest.mark.slow,
