@@ -36,7 +36,7 @@ class AgentState:
 
 
 @dataclass(frozen=True)
-class Mean:
+class MeanReturn:
     """Mean of the returns of branches."""
 
     value: float
@@ -45,8 +45,8 @@ class Mean:
 
 
 @dataclass(frozen=True)
-class _Point:
-    """A moment from which branches continue."""
+class _BranchPoint:
+    """State of an episode from which branches continue."""
 
     snapshot: Any
     observation: str
@@ -76,7 +76,7 @@ class Brancher:
         self._slots = asyncio.Semaphore(self.concurrency)
         self._states = asyncio.Semaphore(max(1, self.concurrency // (2 * self.branches)))
 
-    async def values(self, state: AgentState, name: str) -> tuple[Mean, list[Mean]]:
+    async def values(self, state: AgentState, name: str) -> tuple[MeanReturn, list[MeanReturn]]:
         """Estimate V of an agent state, and Q of the responses that were executed there.
 
         V is the mean return of branches that sample the response of this step, Q of branches that
@@ -98,7 +98,7 @@ class Brancher:
             v, *q = await gather([self._mean_return(before, None, f"{name}/v"), *jobs])
             return v, q
 
-    async def _reach(self, state: AgentState) -> _Point:
+    async def _reach(self, state: AgentState) -> _BranchPoint:
         """Repeat the actions that led to a state."""
         call = self.pool.call
         async with self.pool.lend() as env:
@@ -109,9 +109,9 @@ class Brancher:
             for turn in state.executed:
                 check_repeated(turn, observation)
             snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
-        return _Point(snapshot, observation, info, state.turns)
+        return _BranchPoint(snapshot, observation, info, state.turns)
 
-    async def _mean_return(self, point: _Point, first: Turn | None, name: str) -> Mean:
+    async def _mean_return(self, point: _BranchPoint, first: Turn | None, name: str) -> MeanReturn:
         """Play branches from a point, with the response `first` if given; return their mean."""
         play = partial(self._branch, point, first)
         rollout = Rollout(play, self.max_attempts, self._slots)
@@ -123,10 +123,10 @@ class Brancher:
                 "attempts (see the warnings above): repeat the command to continue"
             )
         returns = first_returns(played, self.settings)
-        return Mean(float(returns.mean()), float(returns.var(ddof=1) / len(returns)))
+        return MeanReturn(float(returns.mean()), float(returns.var(ddof=1) / len(returns)))
 
     async def _branch(
-        self, point: _Point, first: Turn | None, task: int, group: str, name: str
+        self, point: _BranchPoint, first: Turn | None, task: int, group: str, name: str
     ) -> Trajectory:
         """Play one branch to its end; see `hgpo_rllib.rollout.group.PlayMember`."""
         call = self.pool.call

@@ -23,7 +23,7 @@ from env_wrappers.files import write_atomically
 from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import ModelAgentFactory
-from hgpo_rllib.bench.branching import AgentState, Brancher, Mean
+from hgpo_rllib.bench.branching import AgentState, Brancher, MeanReturn
 from hgpo_rllib.bench.fidelity import Result, load_result
 from hgpo_rllib.bench.rollout import served
 from hgpo_rllib.config import RunConfig
@@ -46,7 +46,7 @@ OUTPUT = "credit"
 """Parent of output directories that are named by the protocol."""
 DIGITS = 5  # of recorded advantages
 
-Keep = Callable[[int, Mean, list[Mean]], None]
+OnValues = Callable[[int, MeanReturn, list[MeanReturn]], None]
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class CreditRunner(HGPOEnvRunner):
         states: Mapping[int, AgentState],
         branches: int,
         settings: AlgorithmSettings,
-        keep: Keep,
+        on_values: OnValues,
     ) -> None:
-        """Estimate the values of agent states, by number; call `keep` for each that is finished."""
+        """Estimate the values of agent states, by number; call `on_values` after each."""
         config = self.config
         brancher = Brancher(
             cast(ModelAgentFactory, self.agent_factory(self._client(config.temperature))),
@@ -83,7 +83,7 @@ class CreditRunner(HGPOEnvRunner):
         )
 
         async def one(number: int, state: AgentState) -> None:
-            keep(number, *await brancher.values(state, f"credit/{number}"))
+            on_values(number, *await brancher.values(state, f"credit/{number}"))
 
         async def play() -> None:
             await gather([one(number, state) for number, state in states.items()])
@@ -173,14 +173,14 @@ def play_missing(config: RunConfig, plan: Plan, folder: Path, on_progress: Progr
         for row in done:
             del left[row["state"]]
 
-        def keep(number: int, v: Mean, q: list[Mean]) -> None:
+        def on_values(number: int, v: MeanReturn, q: list[MeanReturn]) -> None:
             nonlocal finished
             q_rows = [asdict(mean) for mean in q]
             append_jsonl(folder / BRANCHES, [{"state": number, "v": asdict(v), "q": q_rows}])
             finished += 1
             on_progress(finished, total)
 
-        runner.branch(left, plan.branches, config.algorithm, keep)
+        runner.branch(left, plan.branches, config.algorithm, on_values)
 
 
 def read_steps(folder: Path) -> tuple[dict[str, Any], list[AgentState]]:

@@ -59,7 +59,7 @@ class Request:
     """Maximum number of episodes per task of `reflexion`."""
     output: Path | None
     """Output directory; None: named by the protocol."""
-    given_as: str
+    model_argument: str
     """The model as given by the user."""
 
 
@@ -116,7 +116,7 @@ def evaluate(
                 "results": results(*evaluated_frames(records, file)),
                 "protocol": protocol,
                 "made": {  # equal evaluations differ only in these
-                    "model": request.given_as,
+                    "model": request.model_argument,
                     "data": env.data,
                     "git_commit": git_commit(),
                     "seconds": round(time.monotonic() - start, 1),

@@ -87,7 +87,7 @@ def make_request(
         games=games,
         trials=trials or REFLEXION_TRIALS,
         output=output,
-        given_as=model or "",
+        model_argument=model or "",
     )
 
 

@@ -65,11 +65,11 @@ def make_endpoint(
     port: int,
     name: str,
     metrics: bool = False,
-    given_as: tuple[str, str] = ("--host ", "--port "),
+    options: tuple[str, str] = ("--host ", "--port "),
 ) -> Endpoint:
     """Check `host` and `port`, and read the key from the environment.
 
-    Messages name host and port as `given_as`.
+    Messages name host and port as `options`.
 
     Raises:
         ConfigError: the address cannot be bound, or is reachable from other machines without a key.
@@ -80,7 +80,7 @@ def make_endpoint(
         family, _, _, _, place = min(found)  # IPv4 first
         if key is None and not ipaddress.ip_address(place[0]).is_loopback:
             raise ConfigError(
-                f"{given_as[0]}{host}: other machines can reach this address: set "
+                f"{options[0]}{host}: other machines can reach this address: set "
                 f"${KEY_VARIABLE} to an API key, or serve on 127.0.0.1"
             )
         with socket.socket(family) as listener:
@@ -89,7 +89,7 @@ def make_endpoint(
     except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or long
         why = error.strerror if isinstance(error, OSError) else "not a host name"
         raise ConfigError(
-            f"{given_as[0]}{host} {given_as[1]}{port} cannot be used ({why}): choose others"
+            f"{options[0]}{host} {options[1]}{port} cannot be used ({why}): choose others"
         ) from error
     return Endpoint(str(place[0]), port, name, key, metrics)
 

@@ -40,7 +40,7 @@ COLUMNS = (
 )
 
 
-def timed(event: str) -> str:
+def stamped(event: str) -> str:
     """Return a line about an event, prefixed with the time of day."""
     return f"{time.strftime('%H:%M:%S')} {event}"
 
@@ -75,7 +75,7 @@ class EventHandler(logging.Handler):
         """Print a record; see `logging.Handler`."""
         # Look up the stream for each line: a live display replaces it to show lines above.
         stream = sys.stderr if self._file is None else self._file
-        print(timed(self.format(record)), file=stream, flush=True)
+        print(stamped(self.format(record)), file=stream, flush=True)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ class TrainingConsole:
 
     def say(self, event: str) -> None:
         """Print one line with the time of day."""
-        self._line(timed(event))
+        self._line(stamped(event))
 
     def _line(self, text: str) -> None:
         """Print a line without markup, which names of games and tasks could contain."""

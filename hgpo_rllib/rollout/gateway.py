@@ -130,8 +130,8 @@ def listen(host: str, port: int) -> tuple[Endpoint, socket.socket]:
     Raises:
         ConfigError: the address cannot be used, or other machines reach it and there is no key.
     """
-    given_as = ("rollout.gateway_host=", "rollout.gateway_port=")
-    endpoint = make_endpoint(host, port, "policy", given_as=given_as)
+    options = ("rollout.gateway_host=", "rollout.gateway_port=")
+    endpoint = make_endpoint(host, port, "policy", options=options)
     listener = socket.socket(socket.AF_INET6 if ":" in endpoint.address else socket.AF_INET)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind((endpoint.address, endpoint.port))

@@ -120,20 +120,20 @@ def _check_environment(config: RunConfig) -> None:
                 raise ConfigError(f"env.data=null: {text}") from error
 
 
-def check_model(model: str, given_as: str = "model.model_path", look_up: bool = True) -> None:
+def check_model(model: str, option: str = "model.model_path", look_up: bool = True) -> None:
     """Raise ConfigError unless `model` is a HuggingFace directory, or the name of a model.
 
-    Messages begin with `given_as`. Names are looked up on the hub only if `look_up`.
+    Messages begin with `option`. Names are looked up on the hub only if `look_up`.
     """
     folder = Path(model)
     if folder.exists():
         for names in (("config.json",), ("tokenizer.json",), WEIGHTS):
             if not any(any(folder.glob(name)) for name in names):
-                raise ConfigError(f"{given_as}: {model} holds no {' or '.join(names)}")
+                raise ConfigError(f"{option}: {model} holds no {' or '.join(names)}")
     # If the first part of a name is a folder, it is a wrong path.
     elif not _HUB_NAME.fullmatch(model) or folder.parent.is_dir():
         raise ConfigError(
-            f"{given_as}: {model} does not exist: give a directory, or ORGANIZATION/NAME of a "
+            f"{option}: {model} does not exist: give a directory, or ORGANIZATION/NAME of a "
             "model on the hub"
         )
     elif not look_up:
@@ -142,7 +142,7 @@ def check_model(model: str, given_as: str = "model.model_path", look_up: bool = 
         AutoConfig.from_pretrained(model)
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(
-            f"{given_as}: {model} is not a HuggingFace directory or name ({one_line(error)})"
+            f"{option}: {model} is not a HuggingFace directory or name ({one_line(error)})"
         ) from error
 
 

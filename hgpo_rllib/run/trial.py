@@ -12,7 +12,7 @@ from transformers.utils import logging as transformers_logging
 from env_wrappers.errors import describe_error
 from hgpo_rllib.config import load_config
 from hgpo_rllib.jsonl import ALL
-from hgpo_rllib.reporting.console import TrainingConsole, log_events, timed
+from hgpo_rllib.reporting.console import TrainingConsole, log_events, stamped
 from hgpo_rllib.run.changes import check_changes
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.lock import locked
@@ -97,5 +97,5 @@ def why_failed(path: Path, error: Exception | None) -> str:
     reason = describe_error(error) if error else "its process ended"
     with contextlib.suppress(OSError), (path / LOG).open("a") as log:
         (path / ERROR).write_text(f"{reason}\n")
-        log.write(timed(f"failed: {reason}") + "\n")
+        log.write(stamped(f"failed: {reason}") + "\n")
     return reason

@@ -13,7 +13,7 @@ from gymnasium.spaces import Text
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.agent import TokenRenderer, Turn
-from hgpo_rllib.bench.branching import AgentState, Brancher, Mean, first_returns
+from hgpo_rllib.bench.branching import AgentState, Brancher, MeanReturn, first_returns
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
@@ -109,7 +109,7 @@ class Table:
 
     def values(
         self, state: AgentState, executed: list[Turn], branches: int = BRANCHES
-    ) -> tuple[Mean, list[Mean]]:
+    ) -> tuple[MeanReturn, list[MeanReturn]]:
         brancher = Brancher(self.make_agent, self.pool, SETTINGS, branches, 2, 64)
         return asyncio.run(brancher.values(replace(state, executed=executed), "state"))
 

@@ -16,9 +16,9 @@ from hgpo_rllib.advantages import find_estimator
 from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.bench import credit, fidelity
-from hgpo_rllib.bench.branching import AgentState, Mean
+from hgpo_rllib.bench.branching import AgentState, MeanReturn
 from hgpo_rllib.bench.credit import (
-    Keep,
+    OnValues,
     Plan,
     agent_states,
     bench_credit,
@@ -191,7 +191,7 @@ class Player:
         states: Mapping[int, AgentState],
         branches: int,
         settings: AlgorithmSettings,
-        keep: Keep,
+        on_values: OnValues,
     ) -> None:
         assert branches == PLAN.branches
         for number in sorted(states, reverse=True):
@@ -199,8 +199,8 @@ class Player:
                 raise RunStoppedError("stopped")
             self.stop_after -= 1
             self.branched.append(number)
-            q = [Mean(2.0 * number, 16.0) for _ in states[number].executed]
-            keep(number, Mean(number, 9.0), q)
+            q = [MeanReturn(2.0 * number, 16.0) for _ in states[number].executed]
+            on_values(number, MeanReturn(number, 9.0), q)
 
 
 @pytest.fixture
