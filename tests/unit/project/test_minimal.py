@@ -3,7 +3,7 @@
 import ast
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,20 +33,12 @@ from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.advantages.advantage_batches import BATCHES
-from tests.unit.learner.learner_reference import QWEN, make_columns
+from tests.unit.learner.learner_reference import QWEN, make_columns, one_thread
 
+__all__ = ["one_thread"]  # fixture
 SOURCE = Path(minimal.__file__)
 RUN_FILE = SOURCE.parents[1] / "tuned_examples" / "alfworld_six_games.yaml"
 NO_TOKENS = torch.zeros(0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """On so small a model, threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import functools
 import itertools
 import random
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,9 @@ from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
+from tests.unit.learner.learner_reference import one_thread
 
+__all__ = ["one_thread"]  # fixture
 MAX_STEPS = 60
 AGENT = AgentSettings(prompt="alfworld_compact", memory_length=2)
 WORDS = GameGenerator.function_words.split()
@@ -68,15 +69,6 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def env(generated_games: Path) -> RecordingEnv:
     """Return the train split of the generated games."""
     return RecordingEnv(generated_games, split="train", max_steps=MAX_STEPS)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Keep torch on one thread: on a busy machine many threads of little work take long."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def play(env: ALFWorldEnv, game: str, noise: float, seed: int) -> list[Example]:
@@ -247,7 +239,6 @@ class TestCloning:
         assert response[-1] == tokenizer.eos_token_id
         assert tokenizer.decode(response[:-1]) == "<action>look</action>"
 
-    @pytest.mark.usefixtures("one_thread")
     def test_loss_falls(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """A tiny model learns a handful of examples, alike from equal seeds."""
         examples = encode(
