@@ -24,11 +24,9 @@ from tests.processes import free_port
 from tests.unit.learner.learner_reference import (
     build_learner,
     make_columns,
-    one_thread,
     save_tiny_model,
 )
 
-__all__ = ["one_thread"]  # fixture
 pytestmark = pytest.mark.integration
 LEARNERS = 2
 UPDATES = 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.unit.learner.learner_reference import model_path
+from tests.unit.conftest import model_path
 from tests.unit.learner.test_learner import TestHowPassesAreComputed
 
 __all__ = ["model_path"]  # fixture

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import huggingface_hub.constants
 import pytest
+import torch
 
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from tests.unit.cli.command import Run
@@ -20,6 +21,20 @@ SMALL_GAMES = GenerationSpec(
     rooms=("bedroom", "bathroom"),
     max_receptacles=16,
 )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """On models so small, torch's threads would wait for each other."""
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the folder of a tiny model."""
+    from tests.unit.learner.learner_reference import save_tiny_model  # imports RLlib
+
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

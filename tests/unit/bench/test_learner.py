@@ -13,9 +13,7 @@ from hgpo_rllib.bench.plain_loop import PlainLoop
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.learner.batching import MAX_PADDING
 from hgpo_rllib.models import load_model
-from tests.unit.learner.learner_reference import make_columns, model_path, one_thread
-
-__all__ = ["model_path", "one_thread"]  # fixtures
+from tests.unit.learner.learner_reference import make_columns
 
 
 @pytest.fixture

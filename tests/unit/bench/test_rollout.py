@@ -1,6 +1,7 @@
 """The rollout bench: its lock-step driver on a small environment, and its numbers."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -19,24 +20,31 @@ from hgpo_rllib.config import load_config
 from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
-from tests.unit.rollout.test_group import GOOD, Counting, Table, table, tokenizer
+from hgpo_rllib.warmstart.tokenizer import train_tokenizer
+from tests.unit.rollout.harness import GOOD, CountingEnv, RolloutHarness
 
-__all__ = ["table", "tokenizer"]  # fixtures
+
+@pytest.fixture
+def harness() -> Iterator[RolloutHarness]:
+    """Return a rollout in which nothing fails."""
+    harness = RolloutHarness(train_tokenizer(["at 1 of 2, wait. count"] * 20, [], 320))
+    yield harness
+    harness.thread.close()
 
 
-def test_lock_step_asks_for_all_until_the_last_one_ends(table: Table) -> None:
+def test_lock_step_asks_for_all_until_the_last_one_ends(harness: RolloutHarness) -> None:
     """And counts what each did before its end."""
-    envs = [table.make() for _ in range(3)]
+    envs = [harness.make() for _ in range(3)]
     tasks = [2, 5, 3]
-    work = play_in_lock_step(envs, tasks, "key", table.agent_factory())
+    work = play_in_lock_step(envs, tasks, "key", harness.agent_factory())
     assert asyncio.run(work) == sum(tasks)
-    assert len(table.policy.asked) == 3 * 5
+    assert len(harness.policy.asked) == 3 * 5
     assert [env.actions for env in envs] == [["wait"] * task for task in tasks]
-    seeds = [prompt.seed for prompt in table.policy.asked]
+    seeds = [prompt.seed for prompt in harness.policy.asked]
     assert len(set(seeds)) == len(seeds)
-    shown = table.tokenizer.decode(table.policy.asked[-3].token_ids)
+    shown = harness.tokenizer.decode(harness.policy.asked[-3].token_ids)
     assert "at 2 of 2" in shown, "what is over is asked again about its last observation"
-    assert table.tokenizer.decode(table.response(GOOD).token_ids).startswith(GOOD)
+    assert harness.tokenizer.decode(harness.response(GOOD).token_ids).startswith(GOOD)
 
 
 class Runner:
@@ -44,8 +52,8 @@ class Runner:
 
     replicas = None
 
-    def __init__(self, table: Table):
-        self.table, self.renderer = table, table.renderer
+    def __init__(self, harness: RolloutHarness):
+        self.harness, self.renderer = harness, harness.renderer
 
     def num_tasks(self, split: str) -> int:
         return 2
@@ -59,12 +67,12 @@ class Runner:
         return partial(PolicyAgent, policy, self.renderer, grammars=grammars)
 
     def play(self, split: str, tasks: list[int], size: int, *_: Any) -> list[Trajectory]:
-        played = self.table.play([1 + task for task in tasks], size)
-        self.table.policy.asked.clear()
+        played = self.harness.play([1 + task for task in tasks], size)
+        self.harness.policy.asked.clear()
         return played
 
 
-class FromOne(Counting):
+class FromOne(CountingEnv):
     """Its first task has one step."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
@@ -72,17 +80,17 @@ class FromOne(Counting):
 
 
 def test_lock_step_has_the_agents_of_the_rollout(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+    harness: RolloutHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With their restriction to admissible actions."""
     monkeypatch.setattr(bench, "make_environment", lambda *_: FromOne(lambda *_: None))
-    monkeypatch.setattr(bench, "PolicyClient", lambda *_: table.policy)
+    monkeypatch.setattr(bench, "PolicyClient", lambda *_: harness.policy)
     config = load_config(None, ["rollout.group_size=2"])
-    runner: Any = Runner(table)
+    runner: Any = Runner(harness)
     (row,) = compare_whole_episodes(config, runner, repeats=1)
     assert (row["episodes"], row["steps"], row["longest"]) == (4, 6, 2)
-    assert len(table.policy.asked) == 4 * 2
-    assert all(prompt.grammar for prompt in table.policy.asked)
+    assert len(harness.policy.asked) == 4 * 2
+    assert all(prompt.grammar for prompt in harness.policy.asked)
 
 
 def test_requests_are_compared_by_tokens_and_time() -> None:
@@ -93,8 +101,8 @@ def test_requests_are_compared_by_tokens_and_time() -> None:
     assert (row["latency_ms"], row["engine_ms"]) == (150, 120)
 
 
-def test_episodes_are_compared_by_steps_and_time(table: Table) -> None:
-    played = table.play([3, 1], size=2)
+def test_episodes_are_compared_by_steps_and_time(harness: RolloutHarness) -> None:
+    played = harness.play([3, 1], size=2)
     row = describe_episodes(played, seconds=2.0, lock_steps_per_s=1.0)
     assert (row["episodes"], row["steps"], row["longest"]) == (4, 8, 3)
     assert row["ratio"] == row["steps_per_s"] == 4

@@ -1,7 +1,7 @@
 """A tiny learner in float64, and its update once more, written as plainly as possible."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from gymnasium.spaces import Text
 from ray.rllib.core import DEFAULT_MODULE_ID
 from torch import Tensor
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
-from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.learner.batching import minibatches, row_sequences
@@ -32,32 +31,6 @@ QWEN = Qwen2Config(
     max_position_embeddings=64,
     initializer_range=0.3,
 )
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """For the modules that import it: on so small a model, threads wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.fixture(autouse=True)
-def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For the modules that import it: the model's own norms round to float32, also gradients."""
-
-    def forward(norm: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
-        squares = hidden.square().mean(-1, True)
-        return norm.weight * hidden * (squares + norm.variance_epsilon).rsqrt()
-
-    monkeypatch.setattr(Qwen2RMSNorm, "forward", forward)
-
-
-@pytest.fixture(scope="module")
-def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the tiny model's folder."""
-    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 def save_tiny_model(folder: Path) -> str:

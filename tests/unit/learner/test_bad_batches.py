@@ -17,12 +17,9 @@ from tests.unit.learner.learner_reference import (
     llm_of,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     update,
 )
 
-__all__ = ["model_path", "one_thread"]  # fixtures
 STEPS = 8
 # Two mini-batches of four steps.
 COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": None}

@@ -6,19 +6,16 @@ import torch
 from tests.unit.learner.learner_reference import (
     assert_equal,
     critic_of,
-    exact_norms,
     llm_of,
     logp_and_entropy,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     step_losses,
     update,
 )
 from tests.unit.learner.test_token_values import COMMON, every_kind
 
-__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+pytestmark = pytest.mark.usefixtures("exact_norms")
 
 
 @every_kind

@@ -26,14 +26,11 @@ from tests.unit.learner.learner_reference import (
     add_values,
     assert_equal,
     critic_of,
-    exact_norms,
     frozen_of,
     llm_of,
     logp_and_entropy,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     parameters_and_gradients,
     reference_update,
     update,
@@ -41,7 +38,7 @@ from tests.unit.learner.learner_reference import (
 )
 from tests.unit.learner.test_token_values import plain_values
 
-__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+pytestmark = pytest.mark.usefixtures("exact_norms")
 CPU = torch.device("cpu")
 COMMON: dict[str, Any] = {
     "lr": 3e-3,

@@ -24,13 +24,10 @@ from tests.unit.learner.learner_reference import (
     assert_equal,
     critic_of,
     crossed,
-    exact_norms,
     frozen_of,
     llm_of,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     parameters_and_gradients,
     reference_update,
     update,
@@ -38,7 +35,7 @@ from tests.unit.learner.learner_reference import (
 )
 from tests.unit.rollout.episodes import group
 
-__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+pytestmark = pytest.mark.usefixtures("exact_norms")
 KINDS = ("head", "separate")
 COMMON: dict[str, Any] = {
     "estimator": "ppo",

@@ -20,14 +20,11 @@ from tests.unit.learner.learner_reference import (
     llm_of,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     parameters_and_gradients,
     reference_update,
     update,
 )
 
-__all__ = ["model_path", "one_thread"]  # fixtures
 slowly = settings(max_examples=settings().max_examples // 5)
 RECOMPUTED = {"old_logp": "recomputed"}
 OPTIONS: dict[str, dict[str, Any]] = {

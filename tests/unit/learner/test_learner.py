@@ -40,11 +40,9 @@ from tests.unit.learner.learner_reference import (
     llm_of,
     logp_and_entropy,
     make_columns,
-    model_path,
     update,
 )
 
-__all__ = ["model_path"]  # fixture
 CPU = torch.device("cpu")
 
 

@@ -21,13 +21,10 @@ from tests.unit.learner.learner_reference import (
     build_learner,
     llm_of,
     make_columns,
-    model_path,
-    one_thread,
     reference_update,
     update,
 )
 
-__all__ = ["model_path", "one_thread"]  # fixtures
 LORA = {"lora_rank": 3, "lora_alpha": 6, "lr": 1e-2, "minibatch_size": 3, "mismatch_alarm": None}
 IDS = torch.arange(1, 13).view(1, 12)
 

@@ -13,12 +13,8 @@ from tests.unit.learner.learner_reference import (
     llm_of,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     update,
 )
-
-__all__ = ["model_path", "one_thread"]  # fixtures
 
 
 def storage(optimizer: torch.optim.Optimizer) -> int:

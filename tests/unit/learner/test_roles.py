@@ -28,12 +28,8 @@ from tests.unit.learner.learner_reference import (
     llm_of,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     update,
 )
-
-__all__ = ["model_path", "one_thread"]  # fixtures
 
 quickly = settings(max_examples=60, deadline=None, derandomize=True)
 CPU = torch.device("cpu")

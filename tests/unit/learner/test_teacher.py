@@ -15,19 +15,16 @@ from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from tests.unit.learner.learner_reference import (
     assert_equal,
-    exact_norms,
     llm_of,
     logp_and_entropy,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     step_losses,
     update,
 )
 from tests.unit.rollout.episodes import SETTINGS, group
 
-__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+pytestmark = pytest.mark.usefixtures("exact_norms")
 COMMON: dict[str, Any] = {
     "kl_coeff": 0,
     "grad_clip": 1e9,

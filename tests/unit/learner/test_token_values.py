@@ -18,18 +18,15 @@ from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from tests.unit.learner.learner_reference import (
     assert_equal,
     critic_of,
-    exact_norms,
     llm_of,
     make_columns,
     make_learner,
-    model_path,
-    one_thread,
     step_losses,
     update,
 )
 from tests.unit.rollout.episodes import group
 
-__all__ = ["exact_norms", "model_path", "one_thread"]  # fixtures
+pytestmark = pytest.mark.usefixtures("exact_norms")
 COMMON: dict[str, Any] = {
     "lr": 3e-3,
     "critic_lr": 1e-2,

@@ -33,9 +33,8 @@ from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.advantages.advantage_batches import BATCHES
-from tests.unit.learner.learner_reference import QWEN, make_columns, one_thread
+from tests.unit.learner.learner_reference import QWEN, make_columns
 
-__all__ = ["one_thread"]  # fixture
 SOURCE = Path(minimal.__file__)
 RUN_FILE = SOURCE.parents[1] / "tuned_examples" / "alfworld_six_games.yaml"
 NO_TOKENS = torch.zeros(0)

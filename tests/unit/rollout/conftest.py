@@ -55,7 +55,7 @@ class Counter:
         return Generation(np.asarray(ids, np.int32), logp, f"w:{number}", "stop", 0.1)
 
 
-class Table:
+class GatewayHarness:
     """A gateway with its clients."""
 
     def __init__(
@@ -138,23 +138,23 @@ def opened(
     portal: BlockingPortal,
     key: str | None = None,
     timeout_s: float = 60,
-) -> Iterator[Table]:
+) -> Iterator[GatewayHarness]:
     """Return a gateway."""
-    table = Table(tokenizer, portal, key, timeout_s)
-    yield table
-    table.http.close()
-    portal.call(table.gateway.stop)
+    harness = GatewayHarness(tokenizer, portal, key, timeout_s)
+    yield harness
+    harness.http.close()
+    portal.call(harness.gateway.stop)
 
 
 @pytest.fixture(scope="module")
-def shared(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> Iterator[Table]:
+def shared(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> Iterator[GatewayHarness]:
     """Return a gateway for all tests."""
-    with opened(tokenizer, portal) as table:
-        yield table
+    with opened(tokenizer, portal) as harness:
+        yield harness
 
 
 @pytest.fixture
-def table(shared: Table) -> Table:
+def harness(shared: GatewayHarness) -> GatewayHarness:
     """Return a gateway with a new policy."""
     shared.policy = Counter(shared.tokenizer)
     return shared

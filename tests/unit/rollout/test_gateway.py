@@ -12,27 +12,27 @@ from anyio.from_thread import BlockingPortal
 from transformers import PreTrainedTokenizerFast
 
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvTimeoutError
-from tests.unit.rollout.conftest import HELLO, Table, opened
+from tests.unit.rollout.conftest import HELLO, GatewayHarness, opened
 
 
-def test_an_episode(table: Table) -> None:
+def test_an_episode(harness: GatewayHarness) -> None:
     """Token ids and log-probabilities are the engine's; rewards and states are the client's."""
-    played = table.play()
-    task = table.http.post("/sessions").json()
+    played = harness.play()
+    task = harness.http.post("/sessions").json()
     session = task.pop("id")
     expected = {"game": "train/3", "task_type": "counting", "goal": "count", "max_turns": 9}
     assert task == expected
     system = {"role": "system", "content": "count"}
-    first = table.ask(session, [system, *HELLO], extra_body={"anchor": "one"}, max_tokens=32)
+    first = harness.ask(session, [system, *HELLO], extra_body={"anchor": "one"}, max_tokens=32)
     assert first.choices[0].message.content == "wait 1"
     assert first.choices[0].finish_reason == "stop"
     assert first.weight_version == "w:1"
-    assert first.usage.completion_tokens == len(table.tokenizer("wait 1")["input_ids"]) + 1
+    assert first.usage.completion_tokens == len(harness.tokenizer("wait 1")["input_ids"]) + 1
     parts = [{"role": "user", "content": [{"type": "text", "text": "at 2"}]}]
-    second = table.ask(session, parts, temperature=1.0, n=1, stream=False)
-    assert table.post(session, "reward", reward=0.25).status_code == 204
-    assert table.post(session, "reward", reward=0.5, id=first.id).status_code == 204
-    assert table.post(session, "end", won=True, reward=10).status_code == 204
+    second = harness.ask(session, parts, temperature=1.0, n=1, stream=False)
+    assert harness.post(session, "reward", reward=0.25).status_code == 204
+    assert harness.post(session, "reward", reward=0.5, id=first.id).status_code == 204
+    assert harness.post(session, "end", won=True, reward=10).status_code == 204
     trajectory = played.result(10)
     one, two = trajectory.steps
     assert (one.reward, two.reward) == (0.5, 10.25)
@@ -41,27 +41,27 @@ def test_an_episode(table: Table) -> None:
     assert trajectory.won
     assert not one.info["won"]
     assert [turn.number for turn in trajectory.turns] == [1, 2]
-    chat = table.tokenizer.apply_chat_template(
+    chat = harness.tokenizer.apply_chat_template(
         [system, *HELLO], tokenize=False, add_generation_prompt=True
     )
-    expected = table.tokenizer(chat, add_special_tokens=False)["input_ids"]
-    assert one.turn.prompt_ids.tolist() == table.policy.asked[0].token_ids == expected
-    assert table.tokenizer.decode(one.turn.response_ids, skip_special_tokens=True) == "wait 1"
+    expected = harness.tokenizer(chat, add_special_tokens=False)["input_ids"]
+    assert one.turn.prompt_ids.tolist() == harness.policy.asked[0].token_ids == expected
+    assert harness.tokenizer.decode(one.turn.response_ids, skip_special_tokens=True) == "wait 1"
     assert one.turn.behavior_logp.tolist() == [-1.0] * len(one.turn.response_ids)
     assert two.turn.weight_version == "w:2"
     assert two.turn.action == second.choices[0].message.content
-    assert len({prompt.seed for prompt in table.policy.asked}) == 2
+    assert len({prompt.seed for prompt in harness.policy.asked}) == 2
 
 
-def test_empty_fields_of_messages(table: Table) -> None:
+def test_empty_fields_of_messages(harness: GatewayHarness) -> None:
     """Some clients send back responses with them; they change nothing."""
-    played, session = table.begin()
+    played, session = harness.begin()
     reply = {"role": "assistant", "content": "wait 1", "tool_calls": None}
-    table.ask(session, [*HELLO, reply, *HELLO])
+    harness.ask(session, [*HELLO, reply, *HELLO])
     del reply["tool_calls"]
-    table.ask(session, [*HELLO, reply, *HELLO])
-    table.end(session, played)
-    first, second = table.policy.asked
+    harness.ask(session, [*HELLO, reply, *HELLO])
+    harness.end(session, played)
+    first, second = harness.policy.asked
     assert first.token_ids == second.token_ids
 
 
@@ -74,22 +74,22 @@ def test_the_role_developer_is_that_of_the_system(
         "{% for message in messages if message['role'] in ('system', 'user') %}"
         "{{ message['role'] }} {{ message['content'] }}{% endfor %}"
     )
-    with opened(tokenizer, portal) as table:
+    with opened(tokenizer, portal) as harness:
         for role in ("system", "developer"):
-            played, session = table.begin()
-            table.ask(session, [{"role": role, "content": "count"}, *HELLO])
-            table.end(session, played)
-        prompts = [tokenizer.decode(prompt.token_ids) for prompt in table.policy.asked]
+            played, session = harness.begin()
+            harness.ask(session, [{"role": role, "content": "count"}, *HELLO])
+            harness.end(session, played)
+        prompts = [tokenizer.decode(prompt.token_ids) for prompt in harness.policy.asked]
         assert prompts == ["system countuser at 1 of 2"] * 2
 
 
-def test_seeds_are_those_of_the_member(table: Table) -> None:
+def test_seeds_are_those_of_the_member(harness: GatewayHarness) -> None:
     """The same member gets the same seeds when it is played again."""
     for _ in range(2):
-        played, session = table.begin()
-        table.ask(session)
-        table.end(session, played)
-    first, again = table.policy.asked
+        played, session = harness.begin()
+        harness.ask(session)
+        harness.end(session, played)
+    first, again = harness.policy.asked
     assert first.seed == again.seed
 
 
@@ -110,13 +110,15 @@ def test_seeds_are_those_of_the_member(table: Table) -> None:
         ({"messages": [{"role": "user", "content": "at 1 " * 200}]}, "max_prompt_tokens is 200"),
     ],
 )
-def test_requests_that_are_refused(table: Table, options: dict[str, Any], message: str) -> None:
+def test_requests_that_are_refused(
+    harness: GatewayHarness, options: dict[str, Any], message: str
+) -> None:
     """Nothing of them is in the episode."""
-    played, session = table.begin()
+    played, session = harness.begin()
     with pytest.raises(openai.BadRequestError, match=message):
-        table.ask(session, **{"messages": HELLO, **options})
-    table.ask(session)
-    assert len(table.end(session, played)) == 1
+        harness.ask(session, **{"messages": HELLO, **options})
+    harness.ask(session)
+    assert len(harness.end(session, played)) == 1
 
 
 @pytest.mark.parametrize(
@@ -131,88 +133,88 @@ def test_requests_that_are_refused(table: Table, options: dict[str, Any], messag
         ("end", "{"),
     ],
 )
-def test_rewards_that_are_refused(table: Table, path: str, body: Any) -> None:
+def test_rewards_that_are_refused(harness: GatewayHarness, path: str, body: Any) -> None:
     """They change nothing."""
-    played, session = table.begin()
-    table.ask(session)
+    played, session = harness.begin()
+    harness.ask(session)
     content = body if isinstance(body, str) else json.dumps(body)
-    refused = table.http.post(f"/sessions/{session}/{path}", content=content)
+    refused = harness.http.post(f"/sessions/{session}/{path}", content=content)
     assert refused.status_code == 400
-    table.post(session, "end", reward=2)
+    harness.post(session, "end", reward=2)
     assert played.result(10).episode_return == 2
 
 
 def test_a_key(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> None:
     """Every path needs it."""
-    with opened(tokenizer, portal, "secret") as table:
-        check_key(table)
+    with opened(tokenizer, portal, "secret") as harness:
+        check_key(harness)
 
 
-def check_key(table: Table) -> None:
-    played, session = table.begin()
-    table.ask(session)
+def check_key(harness: GatewayHarness) -> None:
+    played, session = harness.begin()
+    harness.ask(session)
     for wrong in ({"Authorization": "Bearer guess"}, {"Authorization": "secret"}, {}):
         for path in ("/sessions", f"/sessions/{session}/end", f"/sessions/{session}/v1/x"):
-            response = table.openai_http.post(table.url + path, headers=wrong)
+            response = harness.openai_http.post(harness.url + path, headers=wrong)
             assert response.status_code in (401, 404)
             assert (response.status_code == 404) == path.endswith("x")
-    assert len(table.end(session, played)) == 1
+    assert len(harness.end(session, played)) == 1
 
 
-def test_sessions_that_ended(table: Table) -> None:
+def test_sessions_that_ended(harness: GatewayHarness) -> None:
     """They accept nothing more, and neither does a session that never was."""
-    played, session = table.begin()
-    table.ask(session)
-    table.end(session, played)
+    played, session = harness.begin()
+    harness.ask(session)
+    harness.end(session, played)
     for name in (session, "unknown"):
-        assert table.post(name, "end").status_code == 410
-        assert table.post(name, "reward", reward=1).status_code == 410
+        assert harness.post(name, "end").status_code == 410
+        assert harness.post(name, "reward", reward=1).status_code == 410
         with pytest.raises(openai.APIStatusError) as error:
-            table.ask(name)
+            harness.ask(name)
         assert error.value.status_code == 410
 
 
-def test_an_end_without_a_response(table: Table) -> None:
+def test_an_end_without_a_response(harness: GatewayHarness) -> None:
     """There is nothing to learn from: the session stays open."""
-    played, session = table.begin()
-    assert table.post(session, "end").status_code == 400
-    table.ask(session)
-    assert len(table.end(session, played)) == 1
+    played, session = harness.begin()
+    assert harness.post(session, "end").status_code == 400
+    harness.ask(session)
+    assert len(harness.end(session, played)) == 1
 
 
 def test_a_session_that_never_ends(
     tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
 ) -> None:
     """It fails when there is no request for a while, and not while a response takes long."""
-    with opened(tokenizer, portal, timeout_s=1.0) as table:
-        played, session = table.begin()
-        release = table.block()
+    with opened(tokenizer, portal, timeout_s=1.0) as harness:
+        played, session = harness.begin()
+        release = harness.block()
         with ThreadPoolExecutor() as pool:
-            asked = pool.submit(table.ask, session)
+            asked = pool.submit(harness.ask, session)
             time.sleep(1.5)  # more than the timeout
             assert not played.done()
             release()
             asked.result(10)
         with pytest.raises(EnvTimeoutError, match="no request for 1 s"):
             played.result(10)
-        assert table.post(session, "end").status_code == 410
+        assert harness.post(session, "end").status_code == 410
 
 
-def test_too_many_turns(table: Table) -> None:
+def test_too_many_turns(harness: GatewayHarness) -> None:
     """The request after the last turn truncates the episode."""
-    played, session = table.begin(max_turns=2)
-    table.ask(session)
-    table.ask(session)
+    played, session = harness.begin(max_turns=2)
+    harness.ask(session)
+    harness.ask(session)
     with pytest.raises(openai.APIStatusError, match="2 responses are over"):
-        table.ask(session)
+        harness.ask(session)
     trajectory = played.result(10)
     assert [step.truncated for step in trajectory.steps] == [False, True]
     assert not trajectory.steps[-1].terminated
 
 
-def test_a_client_that_reports_an_error(table: Table) -> None:
+def test_a_client_that_reports_an_error(harness: GatewayHarness) -> None:
     """The episode has failed."""
-    played = table.play()
-    assert table.post(table.claim(), "end", error="no such game").status_code == 204
+    played = harness.play()
+    assert harness.post(harness.claim(), "end", error="no such game").status_code == 204
     with pytest.raises(EnvFailedError, match="reported by the client: no such game"):
         played.result(10)

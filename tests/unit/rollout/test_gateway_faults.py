@@ -15,133 +15,133 @@ from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout import gateway as gateway_module
 from hgpo_rllib.rollout.gateway import listen
 from tests.processes import wait_until
-from tests.unit.rollout.conftest import HELLO, Table, opened
+from tests.unit.rollout.conftest import HELLO, GatewayHarness, opened
 
 
-def test_a_client_that_disconnects_and_repeats_its_request(table: Table) -> None:
+def test_a_client_that_disconnects_and_repeats_its_request(harness: GatewayHarness) -> None:
     """It gets the response that it missed; the engine is asked once."""
-    played, session = table.begin()
-    release = table.block()
+    played, session = harness.begin()
+    release = harness.block()
     with pytest.raises(openai.APITimeoutError):
-        table.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
+        harness.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
     with ThreadPoolExecutor() as pool:
-        again = pool.submit(table.ask, session)
+        again = pool.submit(harness.ask, session)
         time.sleep(0.2)
         release()
         assert again.result(10).choices[0].message.content == "wait 1"
-    assert [turn.completion for turn in table.end(session, played).turns] == ["wait 1"]
-    assert len(table.policy.asked) == 1
+    assert [turn.completion for turn in harness.end(session, played).turns] == ["wait 1"]
+    assert len(harness.policy.asked) == 1
 
 
-def test_the_client_retries_by_itself(table: Table) -> None:
+def test_the_client_retries_by_itself(harness: GatewayHarness) -> None:
     """With the openai client's own retries: one turn, whatever timed out."""
-    played, session = table.begin()
-    release = table.block()
-    client = table.client(session, max_retries=5, timeout=0.3)
+    played, session = harness.begin()
+    release = harness.block()
+    client = harness.client(session, max_retries=5, timeout=0.3)
     with ThreadPoolExecutor() as pool:
         asked = pool.submit(client.chat.completions.create, model="policy", messages=HELLO)
         time.sleep(0.8)
         release()
         assert asked.result(20).choices[0].message.content == "wait 1"
-    assert len(table.end(session, played)) == 1
+    assert len(harness.end(session, played)) == 1
 
 
-def test_a_response_that_nobody_received_is_no_turn(table: Table) -> None:
+def test_a_response_that_nobody_received_is_no_turn(harness: GatewayHarness) -> None:
     """The client went on with another request."""
-    played, session = table.begin()
-    release = table.block()
+    played, session = harness.begin()
+    release = harness.block()
     with pytest.raises(openai.APITimeoutError):
-        table.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
+        harness.client(session, timeout=0.2).chat.completions.create(model="policy", messages=HELLO)
     release()
     other = [{"role": "user", "content": "at 2 of 2"}]
-    table.ask(session, other)
-    table.post(session, "end", reward=1)
+    harness.ask(session, other)
+    harness.post(session, "end", reward=1)
     (turn,) = played.result(10).turns
     assert turn.observation == "at 2 of 2"
 
 
-def test_parallel_requests(table: Table) -> None:
+def test_parallel_requests(harness: GatewayHarness) -> None:
     """Each is a turn with its own response, also those with the same messages."""
-    played, session = table.begin()
-    release = table.block()
+    played, session = harness.begin()
+    release = harness.block()
     with ThreadPoolExecutor(4) as pool:
         asked = []
         for number in range(4):
-            asked.append(pool.submit(table.ask, session))
-            wait_until(lambda count=number + 1: len(table.policy.asked) == count, 10)  # type: ignore[misc]
+            asked.append(pool.submit(harness.ask, session))
+            wait_until(lambda count=number + 1: len(harness.policy.asked) == count, 10)  # type: ignore[misc]
         release()
         replies = [request.result(10) for request in asked]
     for number, reply in enumerate(replies):
-        table.post(session, "reward", reward=number, id=reply.id)
-    trajectory = table.end(session, played)
+        harness.post(session, "reward", reward=number, id=reply.id)
+    trajectory = harness.end(session, played)
     assert [turn.completion for turn in trajectory.turns] == [f"wait {n}" for n in range(1, 5)]
     assert [step.reward for step in trajectory.steps] == [0, 1, 2, 3]
 
 
-def test_an_end_before_the_response(table: Table) -> None:
+def test_an_end_before_the_response(harness: GatewayHarness) -> None:
     """The request fails, and the trajectory is what was there."""
-    played, session = table.begin()
-    table.ask(session)
-    table.block()
+    played, session = harness.begin()
+    harness.ask(session)
+    harness.block()
     with ThreadPoolExecutor() as pool:
-        asked = pool.submit(table.ask, session, [{"role": "user", "content": "at 2"}])
-        wait_until(lambda: len(table.policy.asked) == 2, 10)
-        table.post(session, "end", won=True)
+        asked = pool.submit(harness.ask, session, [{"role": "user", "content": "at 2"}])
+        wait_until(lambda: len(harness.policy.asked) == 2, 10)
+        harness.post(session, "end", won=True)
         assert len(played.result(10)) == 1
         with pytest.raises(openai.APIStatusError, match="ended before the response"):
             asked.result(10)
 
 
-def test_a_request_that_the_engine_cannot_serve(table: Table) -> None:
+def test_a_request_that_the_engine_cannot_serve(harness: GatewayHarness) -> None:
     """The client may try again; the failed one is no turn."""
-    played, session = table.begin()
-    table.policy.error = RequestFailedError("too long")
+    played, session = harness.begin()
+    harness.policy.error = RequestFailedError("too long")
     with pytest.raises(openai.InternalServerError, match="too long"):
-        table.ask(session)
-    table.policy.error = None
-    table.ask(session)
-    assert [turn.completion for turn in table.end(session, played).turns] == ["wait 2"]
+        harness.ask(session)
+    harness.policy.error = None
+    harness.ask(session)
+    assert [turn.completion for turn in harness.end(session, played).turns] == ["wait 2"]
 
 
-def test_a_policy_server_that_is_lost(table: Table) -> None:
+def test_a_policy_server_that_is_lost(harness: GatewayHarness) -> None:
     """The run ends with its line, and the client gets status 503."""
-    played, session = table.begin()
-    table.policy.error = RunStoppedError("no replica answers")
+    played, session = harness.begin()
+    harness.policy.error = RunStoppedError("no replica answers")
     with pytest.raises(openai.APIStatusError) as error:
-        table.ask(session)
+        harness.ask(session)
     assert error.value.status_code == 503
     with pytest.raises(RunStoppedError, match="no replica answers"):
         played.result(10)
 
 
-def test_nothing_to_play(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_play(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """The client asks again; a session that was cancelled meanwhile is not given out."""
     monkeypatch.setattr(gateway_module, "CLAIM_WAIT_S", 0.1)
-    assert table.http.post("/sessions").status_code == 204
-    cancelled = table.play()
+    assert harness.http.post("/sessions").status_code == 204
+    cancelled = harness.play()
     cancelled.cancel()
-    assert table.http.post("/sessions").status_code == 204
+    assert harness.http.post("/sessions").status_code == 204
 
 
-def test_a_client_that_disconnects_while_it_waits(table: Table) -> None:
+def test_a_client_that_disconnects_while_it_waits(harness: GatewayHarness) -> None:
     """The session goes to the next client."""
-    connection = http.client.HTTPConnection(table.url.removeprefix("http://"))
-    connection.request("POST", "/sessions", headers=dict(table.http.headers))
+    connection = http.client.HTTPConnection(harness.url.removeprefix("http://"))
+    connection.request("POST", "/sessions", headers=dict(harness.http.headers))
     time.sleep(0.2)
     connection.close()
-    played, session = table.begin()
-    table.ask(session)
-    assert len(table.end(session, played)) == 1
+    played, session = harness.begin()
+    harness.ask(session)
+    assert len(harness.end(session, played)) == 1
 
 
 def test_clients_that_wait_when_the_run_ends(
     tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
 ) -> None:
     """All of them get status 410."""
-    with opened(tokenizer, portal) as table, ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(table.http.post, "/sessions") for _ in range(3)]
+    with opened(tokenizer, portal) as harness, ThreadPoolExecutor(3) as pool:
+        waiting = [pool.submit(harness.http.post, "/sessions") for _ in range(3)]
         time.sleep(0.2)
-        table.portal.call(table.gateway.stop)
+        harness.portal.call(harness.gateway.stop)
         assert [request.result(10).status_code for request in waiting] == [410] * 3
 
 

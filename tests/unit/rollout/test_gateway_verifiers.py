@@ -13,7 +13,7 @@ import pytest
 
 from hgpo_rllib.rollout.trajectory import Trajectory
 from tests.paths import ROOT
-from tests.unit.rollout.conftest import Table
+from tests.unit.rollout.conftest import GatewayHarness
 
 PYTHON = os.environ.get("HGPO_VERIFIERS_PYTHON")
 pytestmark = pytest.mark.skipif(
@@ -51,12 +51,14 @@ def load_environment(tasks):
 '''
 
 
-def play(table: Table, folder: Path, name: str, **arguments: object) -> tuple[Trajectory, str]:
+def play(
+    harness: GatewayHarness, folder: Path, name: str, **arguments: object
+) -> tuple[Trajectory, str]:
     """Let the example play one episode; return it, and what the example printed."""
     (folder / "counting.py").write_text(PACKAGE)
-    script = [str(PYTHON), str(ROOT / "examples" / "gateway_verifiers.py"), table.url, "1"]
+    script = [str(PYTHON), str(ROOT / "examples" / "gateway_verifiers.py"), harness.url, "1"]
     log = folder / "log.txt"
-    playing = table.play()
+    playing = harness.play()
     with log.open("w") as output:
         client = subprocess.Popen(
             [*script, name, json.dumps(arguments)],
@@ -76,13 +78,13 @@ def play(table: Table, folder: Path, name: str, **arguments: object) -> tuple[Tr
 
 
 @pytest.mark.timeout(180)
-def test_a_multi_turn_environment(table: Table, tmp_path: Path) -> None:
+def test_a_multi_turn_environment(harness: GatewayHarness, tmp_path: Path) -> None:
     """Its messages are the prompts, and its rubric's reward is that of the last turn."""
-    trajectory, log = play(table, tmp_path, "counting", tasks=4)
+    trajectory, log = play(harness, tmp_path, "counting", tasks=4)
     assert [step.reward for step in trajectory.steps] == [0, 0.5 * 4 + 10], log
     assert trajectory.won
     assert [turn.observation for turn in trajectory.turns] == ["at 3", "you said wait 1 to 3"]
-    asked = table.tokenizer.apply_chat_template(
+    asked = harness.tokenizer.apply_chat_template(
         [
             {"role": "system", "content": "count"},
             {"role": "user", "content": "at 3"},
@@ -92,15 +94,15 @@ def test_a_multi_turn_environment(table: Table, tmp_path: Path) -> None:
         tokenize=False,
         add_generation_prompt=True,
     )
-    tokens = table.tokenizer(asked, add_special_tokens=False)["input_ids"]
-    assert table.policy.asked[1].token_ids == tokens
+    tokens = harness.tokenizer(asked, add_special_tokens=False)["input_ids"]
+    assert harness.policy.asked[1].token_ids == tokens
 
 
 @pytest.mark.timeout(180)
-def test_an_environment_of_the_package(table: Table, tmp_path: Path) -> None:
+def test_an_environment_of_the_package(harness: GatewayHarness, tmp_path: Path) -> None:
     """A task of reasoning-gym, with one turn; "wait 1" does not solve it."""
     arguments = {"gym": "chain_sum", "num_train_examples": 4, "system_prompt": "count"}
-    trajectory, log = play(table, tmp_path, "verifiers:ReasoningGymEnv", **arguments)
+    trajectory, log = play(harness, tmp_path, "verifiers:ReasoningGymEnv", **arguments)
     assert len(trajectory.steps) == 1, log
     assert trajectory.episode_return < 0.5
     assert not trajectory.won

@@ -18,7 +18,7 @@ from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
-from tests.unit.rollout.test_group import GOOD, Table
+from tests.unit.rollout.harness import GOOD, RolloutHarness
 
 ROLES = AlgorithmSettings(estimator="grpo", role_estimators={"strategy": "strata"})
 
@@ -28,7 +28,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return train_tokenizer(["at 1 of 2, wait. count Strategy: Task:"] * 20, [], 320)
 
 
-class StrategyTable(Table):
+class StrategyHarness(RolloutHarness):
     """A rollout with two members for each strategy, which is the seed of its request."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
@@ -54,16 +54,16 @@ class StrategyTable(Table):
 
 
 @pytest.fixture
-def table(tokenizer: PreTrainedTokenizerFast) -> Iterator[StrategyTable]:
-    table = StrategyTable(tokenizer)
-    yield table
-    table.thread.close()
+def harness(tokenizer: PreTrainedTokenizerFast) -> Iterator[StrategyHarness]:
+    harness = StrategyHarness(tokenizer)
+    yield harness
+    harness.thread.close()
 
 
-def test_members_share_strategies(table: StrategyTable) -> None:
+def test_members_share_strategies(harness: StrategyHarness) -> None:
     """Each is written once, before the first action and without a step; all prompts show it."""
-    played = table.play([2, 3], size=6)
-    assert len(table.strategies_asked()) == 6
+    played = harness.play([2, 3], size=6)
+    assert len(harness.strategies_asked()) == 6
     assert [len(trajectory) for trajectory in played] == [2] * 6 + [3] * 6
     for trajectory in played:
         first, *others = trajectory.turns
@@ -73,32 +73,32 @@ def test_members_share_strategies(table: StrategyTable) -> None:
         assert strategy.is_valid
         assert not any(turn.preceding for turn in others)
         for turn in trajectory.turns:
-            shown = table.tokenizer.decode(turn.prompt_ids)
+            shown = harness.tokenizer.decode(turn.prompt_ids)
             assert shown.startswith(f"Strategy: plan {seed}\nTask: count\n")
             assert (turn.role, turn.action) == ("agent", "wait")
 
 
-def test_a_strategy_that_failed_is_written_again(table: StrategyTable) -> None:
+def test_a_strategy_that_failed_is_written_again(harness: StrategyHarness) -> None:
     """By the next attempts of its members, once."""
     failing = iter([True])
 
     def respond(prompt: Prompt) -> Generation:
         if next(failing, False):
             raise RequestFailedError("no")
-        return table.respond(prompt)
+        return harness.respond(prompt)
 
-    table.policy.respond = respond
-    played = table.play([2], size=4)
+    harness.policy.respond = respond
+    played = harness.play([2], size=4)
     assert len(played) == 4
-    assert len(table.strategies_asked()) == 3
-    assert table.failures["request_errors"] in (1, 2)  # of the members that waited for it
+    assert len(harness.strategies_asked()) == 3
+    assert harness.failures["request_errors"] in (1, 2)  # of the members that waited for it
     written = Counter(trajectory.turns[0].preceding[0].completion for trajectory in played)
     assert sorted(written.values()) == [2, 2]
 
 
-def test_credit(table: StrategyTable) -> None:
+def test_credit(harness: StrategyHarness) -> None:
     """Strategies among strategies; actions among the members of one strategy."""
-    played = table.play([1], size=6)
+    played = harness.play([1], size=6)
     returns = [0.0, 4.0, 3.0, 3.0, 9.0, 7.0]  # best halves: 4, 3, 9
     for trajectory, value in zip(played, returns, strict=True):
         trajectory.steps[:] = [replace(step, reward=value) for step in trajectory.steps]
@@ -111,8 +111,8 @@ def test_credit(table: StrategyTable) -> None:
     assert [by_row[row] for row in range(1, 12, 2)] == [-2.0, 2.0, 0.0, 0.0, 1.0, -1.0]
 
 
-def test_hgpo_inside_a_strategy(table: StrategyTable) -> None:
+def test_hgpo_inside_a_strategy(harness: StrategyHarness) -> None:
     """Steps with other strategies are not compared, whatever their state."""
-    played = table.play([2], size=4)
+    played = harness.play([2], size=4)
     levels = score(played, ROLES.model_copy(update={"estimator": "hgpo"})).levels
     assert all(level.size.tolist() == [2] * 8 for level in levels)

@@ -17,7 +17,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
-from tests.unit.rollout.test_group import Table
+from tests.unit.rollout.harness import RolloutHarness
 
 WORDS = ("SWITCH", "KEEP", "KEEP", "SWITCH", "KEEP")  # of five steps: segments of 3 and 2
 SETTINGS = AlgorithmSettings(estimator="hiper", gamma=0.5, gae_lambda=0.7, normalize="mean")
@@ -31,18 +31,18 @@ def tokenizer() -> PreTrainedTokenizerFast:
 @pytest.fixture
 def played(tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Trajectory]]:
     """A group of two members with five steps each."""
-    table = Table(tokenizer)
+    harness = RolloutHarness(tokenizer)
     settings = AgentSettings(prompt="alfworld_compact", subgoals=True, memory_length=2)
-    table.renderer = TokenRenderer(tokenizer, settings)
+    harness.renderer = TokenRenderer(tokenizer, settings)
 
     def respond(prompt: Prompt) -> object:
         step = int(tokenizer.decode(prompt.token_ids).partition("Step ")[2].partition("\n")[0]) - 1
         subgoal = f"<subgoal>plan {step}</subgoal>"
-        return table.response(f"<switch>{WORDS[step]}</switch>{subgoal}<action>wait</action>")
+        return harness.response(f"<switch>{WORDS[step]}</switch>{subgoal}<action>wait</action>")
 
-    table.policy.respond = respond
-    yield table.play([5], size=2)
-    table.thread.close()
+    harness.policy.respond = respond
+    yield harness.play([5], size=2)
+    harness.thread.close()
 
 
 def test_prompts_and_spans(played: list[Trajectory], tokenizer: PreTrainedTokenizerFast) -> None:

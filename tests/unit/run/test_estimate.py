@@ -14,11 +14,10 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.lora import add_lora
 from hgpo_rllib.run import estimate
 from hgpo_rllib.run.model_size import ModelSize, find_size
-from tests.unit.learner.learner_reference import build_learner, one_thread
+from tests.unit.learner.learner_reference import build_learner
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
 from tests.unit.run.peak_memory import PeakMemory
 
-__all__ = ["one_thread"]  # fixture
 GIB = 2**30
 
 

@@ -19,10 +19,9 @@ from hgpo_rllib.run.estimate import (
     work,
 )
 from hgpo_rllib.run.model_size import ModelSize
-from tests.unit.learner.learner_reference import build_learner, one_thread
+from tests.unit.learner.learner_reference import build_learner
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
 
-__all__ = ["one_thread"]  # fixture
 TURN = SequenceLength(prompt=100, response=20)
 # Of `TINY`: 3 layers with queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400,
 # and biases; the head is 320 x 96.

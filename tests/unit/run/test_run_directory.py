@@ -29,9 +29,7 @@ from hgpo_rllib.run.sweep import run_sweep
 from hgpo_rllib.run.trial import ERROR, LOG, RunTrial
 from tests.paths import ROOT
 from tests.unit.cli.command import run_hgpo
-from tests.unit.learner.learner_reference import model_path
 
-__all__ = ["model_path"]  # a fixture
 HOLD = """
 import sys
 from pathlib import Path

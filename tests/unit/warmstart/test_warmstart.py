@@ -22,9 +22,7 @@ from hgpo_rllib.warmstart import prepare
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import demonstrate
 from hgpo_rllib.warmstart.tokenizer import TAGS, train_tokenizer
-from tests.unit.learner.learner_reference import one_thread
 
-__all__ = ["one_thread"]  # fixture
 MAX_STEPS = 60
 AGENT = AgentSettings(prompt="alfworld_compact", memory_length=2)
 WORDS = GameGenerator.function_words.split()
