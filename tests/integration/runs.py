@@ -11,3 +11,9 @@ ONE_AT_A_TIME = f"policy_server.replica_cpus={(os.cpu_count() or 1) // 2}"
 def rows(file: Path) -> list[dict]:
     """Return the lines of a JSON Lines file."""
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def run_of(folder: Path) -> Path:
+    """Return the directory of the only run in a folder."""
+    (run,) = folder.glob("alfworld_pocket-*")
+    return run

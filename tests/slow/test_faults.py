@@ -20,9 +20,8 @@ import pytest
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.runs import ONE_AT_A_TIME, rows
+from tests.integration.runs import ONE_AT_A_TIME, rows, run_of
 from tests.processes import Command
-from tests.slow.test_resume import run_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PATIENCE_S = 600

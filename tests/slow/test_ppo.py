@@ -13,9 +13,9 @@ from transformers import AutoModelForCausalLM
 from hgpo_rllib.advantages import StepArrays
 from hgpo_rllib.advantages.baselines import gae
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.runs import rows
+from tests.integration.runs import rows, run_of
 from tests.processes import Command
-from tests.slow.test_resume import ALONE, results, run_of
+from tests.slow.test_resume import ALONE, results
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 PPO = ("algorithm.estimator=ppo", "learner.value_clip=null", "learner.critic_lr=5e-3")

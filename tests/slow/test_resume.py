@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.runs import rows
+from tests.integration.runs import rows, run_of
 from tests.processes import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -34,11 +34,6 @@ def results(run: Path) -> list[dict[str, Any]]:
 def changed(path: Path) -> float:
     """When it was written; 0 while a folder is being exchanged."""
     return path.stat().st_mtime if path.exists() else 0
-
-
-def run_of(folder: Path) -> Path:
-    (run,) = folder.glob("alfworld_pocket-*")
-    return run
 
 
 def damage(file: Path) -> None:

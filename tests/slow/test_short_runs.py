@@ -12,9 +12,8 @@ from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.runs import rows
+from tests.integration.runs import rows, run_of
 from tests.processes import Command
-from tests.slow.test_resume import run_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 

@@ -1,8 +1,11 @@
-"""Random batches of steps, for the tests of the advantages."""
+"""Random batches of steps, and comparisons as plain loops, for the tests of the advantages."""
 
+from collections import defaultdict
+from collections.abc import Callable, Hashable
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -91,3 +94,44 @@ def one_step_each(returns: list[float], states: list[int] | None = None) -> Step
     """Return trajectories of one step, all of one task."""
     keys = states or [0] * len(returns)
     return arrays([(0, [s], [r]) for s, r in zip(keys, returns, strict=True)])
+
+
+def centered(
+    batch: list[Trajectory],
+    settings: EstimatorSettings,
+    key: Callable[[int, list[int], int], Hashable],
+) -> list[float]:
+    """Compare each step's return with those of equal ``key(task, states, time)``."""
+    steps = [
+        (key(task, states, t), value)
+        for task, states, returns in batch
+        for t, value in enumerate(returns)
+    ]
+    groups = defaultdict(list)
+    for group, value in steps:
+        groups[group].append(value)
+    return [compare(value, groups[group], settings.normalize) for group, value in steps]
+
+
+def compare(value: float, members: list[float], normalize: str) -> float:
+    """Compare one value with its group."""
+    if len(set(members)) == 1:
+        return 0.0
+    return (value - np.mean(members)) / (np.std(members) + 1e-6 if normalize == "mean_std" else 1)
+
+
+def by_trajectory(batch: list[Trajectory], settings: EstimatorSettings) -> list[float]:
+    """Compare trajectories (their return is their first step's), one value a step."""
+    returns = defaultdict(list)
+    for task, _, values in batch:
+        returns[task].append(values[0])
+    return [
+        compare(values[0], returns[task], settings.normalize)
+        for task, _, values in batch
+        for _ in values
+    ]
+
+
+def history(k: int) -> Callable[[int, list[int], int], Hashable]:
+    """Return the paper's key of level k."""
+    return lambda task, states, t: (task, *states[max(0, t - k) : t + 1])

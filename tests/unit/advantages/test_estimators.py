@@ -17,45 +17,12 @@ from tests.unit.advantages.advantage_batches import (
     SETTINGS,
     Trajectory,
     arrays,
+    by_trajectory,
+    centered,
+    history,
 )
 
 MEAN = EstimatorSettings(normalize="mean")
-
-
-def centered(
-    batch: list[Trajectory],
-    settings: EstimatorSettings,
-    key: Callable[[int, list[int], int], Hashable],
-) -> list[float]:
-    """Compare each step's return with those of equal ``key(task, states, time)``."""
-    steps = [
-        (key(task, states, t), value)
-        for task, states, returns in batch
-        for t, value in enumerate(returns)
-    ]
-    groups = defaultdict(list)
-    for group, value in steps:
-        groups[group].append(value)
-    return [compare(value, groups[group], settings.normalize) for group, value in steps]
-
-
-def compare(value: float, members: list[float], normalize: str) -> float:
-    """Compare one value with its group."""
-    if len(set(members)) == 1:
-        return 0.0
-    return (value - np.mean(members)) / (np.std(members) + 1e-6 if normalize == "mean_std" else 1)
-
-
-def by_trajectory(batch: list[Trajectory], settings: EstimatorSettings) -> list[float]:
-    """Compare trajectories (their return is their first step's), one value a step."""
-    returns = defaultdict(list)
-    for task, _, values in batch:
-        returns[task].append(values[0])
-    return [
-        compare(values[0], returns[task], settings.normalize)
-        for task, _, values in batch
-        for _ in values
-    ]
 
 
 @given(BATCHES, SETTINGS)
@@ -133,11 +100,6 @@ def others_of(
         [r for j, (k, r) in enumerate(keys) if k == own and j != i]
         for i, (own, _) in enumerate(keys)
     ]
-
-
-def history(k: int) -> Callable[[int, list[int], int], Hashable]:
-    """Return the paper's key of level k."""
-    return lambda task, states, t: (task, *states[max(0, t - k) : t + 1])
 
 
 @given(BATCHES)

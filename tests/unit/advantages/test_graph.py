@@ -17,12 +17,14 @@ from tests.unit.advantages.advantage_batches import (
     Trajectory,
     action,
     arrays,
+    by_trajectory,
     columns,
+    compare,
     following,
+    history,
     transitions,
     won,
 )
-from tests.unit.advantages.test_estimators import by_trajectory, compare, history
 
 GRAPH = st.builds(replace, SETTINGS, distance_discount=st.sampled_from([0.1, 0.2, 0.5]))
 

@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.hindsight import gear
-from tests.unit.advantages.advantage_batches import BATCHES, SETTINGS, arrays, teacher_nll, won
-from tests.unit.advantages.test_estimators import by_trajectory, compare
+from tests.unit.advantages.advantage_batches import (
+    BATCHES,
+    SETTINGS,
+    arrays,
+    by_trajectory,
+    compare,
+    teacher_nll,
+    won,
+)
 
 
 @given(BATCHES, SETTINGS)

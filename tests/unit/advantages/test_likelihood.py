@@ -6,8 +6,15 @@ import numpy as np
 from hypothesis import given
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from tests.unit.advantages.advantage_batches import BATCHES, SETTINGS, arrays, nll
-from tests.unit.advantages.test_estimators import by_trajectory, centered, compare
+from tests.unit.advantages.advantage_batches import (
+    BATCHES,
+    SETTINGS,
+    arrays,
+    by_trajectory,
+    centered,
+    compare,
+    nll,
+)
 
 
 @given(BATCHES, SETTINGS)
