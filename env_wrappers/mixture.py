@@ -92,7 +92,7 @@ class MixtureEnv(gymnasium.Env[str, str]):
         """The type of each task, after the name of its environment: "textcraft/depth 2".
 
         Raises:
-            AttributeError: an environment does not say them.
+            AttributeError: an environment has no ``task_types``.
         """
         own = {name: env.get_wrapper_attr("task_types") for name, env in self.environments.items()}
         return [f"{name}/{own[name][task]}" for name, task in map(self.find, range(self.num_tasks))]

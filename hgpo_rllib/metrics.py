@@ -93,7 +93,8 @@ PANELS = (
         Metric("kl", "nats", "token mean", "estimate of the KL divergence; with `kl_coeff` > 0")),
     _panel("training", "Clip fraction (tokens)",
         Metric("clip_fraction", "ratio", "token mean",
-            "tokens whose policy gradient was clipped; with `policy_loss=cispo`, whose ratio was")),
+            "tokens whose policy gradient was clipped, or, with `policy_loss=cispo`, whose ratio "
+            "was clipped")),
     _panel("training", "Mean return of an episode",
         Metric("return_mean", "", "episode mean", "undiscounted sum of rewards")),
     _panel("training", "Success in training",
@@ -255,15 +256,15 @@ EVALUATION = (
 METRICS: Mapping[str, Metric] = {
     metric.name: metric for panel in PANELS for metric in panel.metrics
 }
-"""Those of iterations, by name."""
+"""Metrics of an iteration, by name in metrics.jsonl."""
 EVALUATION_METRICS: Mapping[str, Metric] = {
     metric.name: metric for panel in EVALUATION for metric in panel.metrics
 }
-"""Those of a split, in evaluation.jsonl, by name; their gauges are ``hgpo_evaluation_<name>``."""
+"""Metrics of an evaluated split, by name in evaluation.jsonl; see `evaluation_gauge`."""
 OF_ENVIRONMENTS = tuple(
     name.removesuffix("{environment}") for name in METRICS if name.endswith("{environment}")
 )
-"""Those of each environment of a mixture: names in metrics.jsonl, up to that of the environment."""
+"""Prefixes of the metrics of each environment of a mixture, such as ``success_rate/``."""
 
 
 def find_metric(name: str) -> tuple[Metric, dict[str, str]]:

@@ -153,7 +153,7 @@ def is_solvable(game: Path) -> bool:
             parse_json(content)
         except ValueError as error:
             raise DataError(
-                f"{game} is cut off or no game: {error}; remove the file or fetch it again"
+                f"{game} is truncated or not a game: {error}; remove the file or fetch it again"
             ) from error
     return mark is not None and mark.group(1) == b"true"
 

@@ -27,8 +27,8 @@ class ScienceWorldEnv(TextEnv):
     See ``TextEnv``. Games are variations of tasks. Their order takes the first variation of every
     task, then the second of every task, and so on.
 
-    A score of 100 wins, and terminates the episode. A mistake that makes the task impossible, such
-    as focusing on the wrong object, terminates too.
+    A task score of 1 wins, and terminates the episode. A mistake that makes the task impossible,
+    such as focusing on the wrong object, terminates too.
 
     ``info`` also contains task_score, from 0 to 1. Its admissible_actions are actions with objects
     that the simulator calls possible, often hundreds, and numbers after an ambiguous action;

@@ -138,7 +138,7 @@ def open_catalogue(data: str | Path | None = None, num_products: int | None = No
         DataError: the data is unusable, or the derived data cannot be written anywhere.
     """
     if num_products is not None and (type(num_products) is not int or num_products < 1):
-        raise DataError(f"{num_products!r} products make no catalogue: ask for at least 1, or None")
+        raise DataError(f"num_products must be at least 1, or None, not {num_products!r}")
     sources = find_sources(data)
     roots = cache_roots(sources.folder)
     data_hash = _hash(sources, roots, num_products)

@@ -207,7 +207,7 @@ def _values(path: Path, brackets: str) -> Iterator[tuple[str, Any, str]]:
         if isinstance(error, DataError):
             raise
         raise DataError(
-            f"{path} is cut off or no JSON after {element} {found}: {error}; {_DAMAGED}"
+            f"{path} is truncated or invalid JSON after {element} {found}: {error}; {_DAMAGED}"
         ) from error
 
 

@@ -66,7 +66,7 @@ TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {
     "gear": "plan",
     "sdar": "plan",
 }
-"""What the teacher is told, for the estimators that read one."""
+"""Text about the episode in the teacher's prompts, by estimator that reads a teacher."""
 
 WITHOUT_STATES = ("grpo", "rloo", "reinforce", "empg", STRATA, *TEACHERS, *NEEDS_CRITIC)
 """Estimators that do not compare steps by their state."""

@@ -46,7 +46,7 @@ class Level:
     size: Ints
     """Size of each step's group; 0 for a step without a group."""
     weight: float
-    """Raw weight of the depth (Eq. 6)."""
+    """Raw weight of the depth (Eq. 6), or ``(k + 2)^α`` with ``contexts="released"``."""
 
 
 def compare_levels(steps: StepArrays, settings: EstimatorSettings) -> Iterator[Level]:

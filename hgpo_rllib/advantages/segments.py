@@ -17,14 +17,14 @@ from hgpo_rllib.advantages.steps import (
 
 
 class SegmentValues(NamedTuple):
-    """Three numbers of each step, arrays of shape ``(steps,)``: values, targets or advantages."""
+    """Values, targets or advantages of each step; arrays of shape ``(steps,)``."""
 
     low: Floats
-    """Of the action, given state and sub-goal."""
+    """Entry for the action, given the state and the sub-goal."""
     high: Floats
-    """Of the sub-goal, given the state. Only read where a segment begins."""
+    """Entry for the sub-goal, given the state. Only read where a segment begins."""
     switch: Floats
-    """Of the decision to keep or to switch, given the state."""
+    """Entry for the decision to keep or to switch the sub-goal, given the state."""
 
 
 def hiper(

@@ -66,7 +66,8 @@ class StepArrays:
     """Mean negative log-probability of the tokens of the step's response when they were sampled, in
     nats; None if unknown."""
     teacher_nll: Floats | None = None
-    """As `nll`, by the policy that is told about the whole episode; None without such a teacher."""
+    """As `nll`, by a teacher: the policy with text about the whole episode in its prompt. None
+    without a teacher."""
     parent: Ints | None = None
     """Task of all strategies, where `task` is a task with one strategy; None without strategies."""
 

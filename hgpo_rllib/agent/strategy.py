@@ -47,8 +47,8 @@ def with_strategies(
     """Return the function that creates agents with strategies.
 
     Members 0 to M - 1 of a group share its first strategy, the next M the second, and so on, where
-    M is `executions`. The member that needs a strategy first has it written. `make_player` creates
-    the agents that act, `make_writer` those that write a strategy as their only response.
+    M is `executions`. The first member that needs a strategy requests it. `make_player` creates the
+    agents that act, `make_writer` those that write a strategy as their only response.
     """
     written: dict[tuple[str, int], asyncio.Task[Turn]] = {}
 
@@ -63,7 +63,7 @@ def with_strategies(
             task = written[key]
             try:
                 turn = await task
-            except BaseException:  # the next attempt has it written again
+            except BaseException:  # the next attempt requests it again
                 if written.get(key) is task:
                     del written[key]
                 raise

@@ -115,7 +115,9 @@ def _mixed(settings: EnvSettings) -> dict[str, MixedEnvironment]:
             raise ConfigError(explain(error, MixedEnvironment, where)) from error
         own, limit = mixed[name].max_steps, settings.max_steps
         if own is not None and own > limit:
-            raise ConfigError(f"{where}.max_steps={own} is above env.max_steps={limit}: raise that")
+            raise ConfigError(
+                f"{where}.max_steps={own} is above env.max_steps={limit}: raise env.max_steps"
+            )
     return mixed
 
 

@@ -59,7 +59,7 @@ class OraclePlan:
 
 
 class Expert(Protocol):
-    """Rule-based player of one episode that sees only text."""
+    """Scripted player of one episode."""
 
     def act(self, observation: str, admissible: Sequence[str], last: str | None) -> tuple[str, str]:
         """Return thought and action; `last` is the action executed before, None at the start."""

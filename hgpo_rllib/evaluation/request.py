@@ -58,11 +58,11 @@ def make_request(
     if protocol not in ("full", "released"):
         raise ConfigError(f"--protocol {protocol}: choose full or released")
     if protocol == "released" and seeds is not None:
-        raise ConfigError("--seeds: --protocol released has the released ones; leave it out")
+        raise ConfigError("--seeds: --protocol released uses fixed seeds: remove --seeds")
     if trials is not None and agent != "reflexion":
-        raise ConfigError(f"--trials: {agent} has one; they are for --agent reflexion")
+        raise ConfigError(f"--trials: only --agent reflexion has trials, not {agent}: remove it")
     if name is not None and not (model and is_url(model)):
-        raise ConfigError("--name: it is for the URL of a server with several models")
+        raise ConfigError("--name: only for a model behind a URL: remove it")
     config = settings_of(model, env, data, agent, overrides)
     environment = find_environment(config.env.env_id)
     split = split or environment.eval_split or config.evaluation.splits[0]

@@ -37,7 +37,7 @@ def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
     if find_plan is not None:  # only players have thoughts in the records of episodes
         players["oracle"] = lambda info, rng: PlanFollower(replace(find_plan(info), thoughts=()))
     if name not in players:
-        raise ConfigError(f"--agent {name}: there is none for {settings.env_id}")
+        raise ConfigError(f"--agent {name}: {settings.env_id} does not support this agent")
     return functools.partial(PlayerAgent, players[name])
 
 
@@ -57,7 +57,7 @@ class RandomAgent(Agent):
 
 
 class PlayerAgent(Agent):
-    """Act as a scripted player that sees only text."""
+    """Act as a scripted player, or follow the oracle's plan."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class PlayerAgent(Agent):
         group: str,
         name: str,
     ):
-        """See `AgentFactory`; `start` is a value of `EnvironmentSpec.players`."""
+        """See `AgentFactory`; `start` creates the player from the info of the reset."""
         self._player = start(info, random.Random(f"{group}/{name}"))
         self._last: str | None = None
 

@@ -49,9 +49,9 @@ class WeightsOnLearner(PublishedWeights):
     """A version on the learner's GPU; ``tensors`` is empty."""
 
     number: int
-    """Counted by the learner."""
+    """Number of the version, counted by the learner."""
     transfers: Queue
-    """Of `Transfer`, which the learner serves one after the other."""
+    """Queue of `Transfer` requests, which the learner serves one after the other."""
 
 
 def new_queue() -> Queue:

@@ -9,7 +9,7 @@ from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
 
 SMALLEST_WEIGHT = 0.1
-"""Weight of a task type that always or never succeeds: this may change."""
+"""Minimum weight of a task type, so that one that always or never succeeds is still drawn."""
 STEP = 0.1
 """Weight of the latest group in the moving average of its task type's success rate."""
 

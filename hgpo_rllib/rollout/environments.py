@@ -80,7 +80,7 @@ class EnvThread:
                     limit = f"rollout.env_timeout_s={self._limit_s:g}"
                     raise EnvTimeoutError(f"no response within {limit}")
         except asyncio.CancelledError:
-            if future.running():  # if it hangs, the calls behind it must not wait for ever
+            if future.running():  # if it hangs, do not block later calls
                 asyncio.get_running_loop().call_later(left(), abandon)
             raise
         finally:

@@ -357,7 +357,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
-        """Return the numbers of the groups taken so far; a restore replays those in progress."""
+        """Return the groups taken and the curriculum's rates; a restore replays other groups."""
         return {
             "task_position": self._stream.position,
             "taken_after": sorted(self._stream.taken),
@@ -366,7 +366,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Set the weight tag (RLlib's weight sync) or the position in the task order (restore)."""
+        """Set the weight tag (RLlib's weight sync), or the task position and rates (restore)."""
         self._tasks.rates |= state.get("task_type_rates", {})
         if "task_position" in state:
             taken = state.get("taken_after", ())

@@ -42,8 +42,9 @@ class Reply:
     """Whether the client was still connected when the response was there."""
     reward: float = 0.0
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_urlsafe(12)}")
-    asked: float = field(default_factory=time.perf_counter)
-    answered: float = 0.0
+    requested_at: float = field(default_factory=time.perf_counter)
+    responded_at: float = 0.0
+    """Times of `time.perf_counter`; 0 before the response."""
 
 
 class Session:
@@ -117,7 +118,7 @@ class Session:
         finally:
             self._waiting -= 1
             self._last_used = time.monotonic()
-        reply.answered = reply.answered or time.perf_counter()
+        reply.responded_at = reply.responded_at or time.perf_counter()
         if not await is_disconnected():  # a request that repeats this one may have got the response
             reply.delivered = True
         return reply
@@ -197,7 +198,9 @@ class Session:
         if len(self._replies) >= self.max_turns:
             self._truncated = True
             self._ended.set_result(None)
-            raise SessionEndedError(f"the session has ended: {self.max_turns} responses are over")
+            raise SessionEndedError(
+                f"the session has ended: the limit is {self.max_turns} responses"
+            )
         try:
             prompt_ids = self._renderer.encode(self._renderer.chat(*messages))
         except jinja2.TemplateError as error:
@@ -228,9 +231,9 @@ class Session:
         turns = [replace(r.turn.result(), number=n) for n, r in enumerate(replies, 1)]
         if not turns:
             raise EnvFailedError("the session ended without a response")
-        following = [*(reply.asked for reply in replies[1:]), time.perf_counter()]
+        following = [*(reply.requested_at for reply in replies[1:]), time.perf_counter()]
         steps = []
-        for turn, reply, asked in zip(turns, replies, following, strict=True):
+        for turn, reply, next_request_at in zip(turns, replies, following, strict=True):
             last = turn.number == len(turns)
             steps.append(
                 Step(
@@ -240,7 +243,7 @@ class Session:
                     terminated=last and not self._truncated,
                     truncated=last and self._truncated,
                     info=self.info | {"won": last and self._won, "inadmissible": False},
-                    env_s=max(0.0, asked - reply.answered),
+                    env_s=max(0.0, next_request_at - reply.responded_at),
                 )
             )
         return Trajectory(self.info, steps)

@@ -81,7 +81,7 @@ class Sweep:
     """Command that continues the sweep. None: `hgpo sweep --resume` with its directory."""
 
     def how_to_continue(self, folder: Path) -> str:
-        """Return the command that continues the sweep in `folder`."""
+        """Return how to continue the sweep in `folder`, as "continue with: COMMAND"."""
         command = self.command or f"hgpo sweep --resume {shlex.quote(str(folder))}"
         return f"continue with: {command}"
 

@@ -30,7 +30,7 @@ def evaluation_gauge(name: str) -> str:
 
 
 def sample(name: str, value: float, run: str) -> Sample:
-    """Return the sample of a number, by its name in `hgpo_rllib.run.metrics.numbers`.
+    """Return the sample of a number, by its name in `hgpo_rllib.run.metrics.scalars`.
 
     Raises:
         KeyError: no such metric is declared.

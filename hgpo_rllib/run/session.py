@@ -115,7 +115,10 @@ def writers(folder: Path) -> list[int]:
 
 
 def _is_written(process: Path, descriptor: Path, folder: Path) -> bool:
-    """Also if the file has been deleted, which `psutil.Process.open_files` leaves out."""
+    """Return whether a process has a file in the folder open for writing, even a deleted one.
+
+    `psutil.Process.open_files` leaves out deleted files.
+    """
     if not descriptor.readlink().is_relative_to(folder):
         return False
     flags = (process / "fdinfo" / descriptor.name).read_text().split("flags:")[1].split()[0]

@@ -278,7 +278,7 @@ class Training:
 
 
 def how_to_continue(directory: RunDirectory) -> str:
-    """Return the command that continues after the last checkpoint."""
+    """Return how to continue: the command, or that the run has to be started again."""
     if directory.has_state():
         return f"continue with: hgpo train --resume {directory.path}"
     return "there is no checkpoint yet: start again"

@@ -38,7 +38,8 @@ class AlgorithmSettings(Section):
     context_length: int = Field(_ESTIMATOR.context_length, ge=0)
     """K. Level k = 0..K groups steps with the same state and the same k previous states."""
     weight_alpha: float = Field(_ESTIMATOR.weight_alpha, ge=0)
-    """Alpha. Level k has the weight (k + 1)^alpha; 0: all levels have the same weight."""
+    """Alpha. Level k has the weight (k + 1)^alpha, see also `contexts`; 0: all levels have the same
+    weight."""
     normalize: Normalize = _ESTIMATOR.normalize
     """Subtract the mean of the group and divide by its standard deviation (`mean_std`), or only
     subtract the mean (`mean`)."""

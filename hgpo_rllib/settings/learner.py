@@ -43,14 +43,14 @@ class LearnerSettings(Section):
     engine, `recomputed` those of the learner at the same weights (as the released code).
     `recomputed` needs one more forward pass for the steps of all mini-batches but the first."""
     ratio_level: RatioLevel = "token"
-    """What has a probability ratio that is clipped: `token`: each token (as the released code).
+    """Unit with one clipped probability ratio: `token`: each token (as the released code).
     `sequence`: the whole response, by the product over its tokens (the paper's Eq. 8, with
     `loss_aggregation=seq-mean`). `sequence-mean`: the whole response, by the geometric mean
     (GSPO, arXiv 2507.18071)."""
     policy_loss: Literal["ppo", "cispo"] = "ppo"
-    """What the ratio is for: `ppo`: the clipped surrogate (as in the papers). `cispo`: the clipped
-    ratio is a constant weight of the log-probability, so clipped tokens keep a gradient (CISPO,
-    arXiv 2506.13585)."""
+    """Policy loss: `ppo`: the clipped surrogate (as in the papers). `cispo`: the clipped ratio is a
+    constant weight of the log-probability, so clipped tokens keep a gradient (CISPO, arXiv
+    2506.13585)."""
     clip_low: float = Field(0.2, gt=0, le=1)
     """The ratio is clipped below at 1 - clip_low. 1: no lower bound (usual for `cispo`)."""
     clip_high: float = Field(0.2, gt=0)

@@ -79,7 +79,9 @@ class PolicyServerSettings(Section):
     @classmethod
     def _custom(cls, resources: dict[str, float]) -> dict[str, float]:
         if resources.keys() & {"CPU", "GPU", "memory"}:
-            raise ValueError("custom resources only; replica_cpus and replica_gpus have the others")
+            raise ValueError(
+                "custom resources only: set CPUs and GPUs with replica_cpus and replica_gpus"
+            )
         return resources
 
     @property

@@ -142,9 +142,8 @@ def make_model_directory(
     for name, examples in demonstrations.items():
         if not examples:
             raise ConfigError(
-                f"warm_start.max_steps={warm.max_steps}: no demonstration of "
-                f"{parts[name].env.env_id} was worth keeping: let episodes be longer, or raise "
-                "warm_start.games"
+                f"warm_start.max_steps={warm.max_steps}: all demonstrations of "
+                f"{parts[name].env.env_id} were discarded: raise it or warm_start.games"
             )
     most = max(map(len, demonstrations.values()))
     shown = [

@@ -206,7 +206,7 @@ def test_broken_stores(refused: Callable[..., str], store: Path, tmp_path: Path)
     data = tmp_path / "store"
     generate(data, CatalogueSpec(products=30))
     (data / ITEMS).write_text("[{")
-    assert "is cut off or no JSON after product 0" in refused(WEBSHOP, f"env.data={data}")
+    assert "is truncated or invalid JSON after product 0" in refused(WEBSHOP, f"env.data={data}")
     (data / ITEMS).write_bytes(b"[" * 100_000)
     assert "maximum recursion depth" in refused(WEBSHOP, f"env.data={data}")
     nobody: dict[str, Any] = {"B1": {"attributes": ["soft"]}}

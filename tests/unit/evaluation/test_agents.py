@@ -166,7 +166,7 @@ class TestScripted:
 
     def test_no_oracle_or_player(self) -> None:
         for agent in ("oracle", "careful"):
-            with pytest.raises(ConfigError, match=f"--agent {agent}: there is none for My-v0"):
+            with pytest.raises(ConfigError, match=f"--agent {agent}: My-v0 does not support"):
                 scripted_agent_factory(agent, EnvSettings(env_id="My-v0"))
 
     def test_human(

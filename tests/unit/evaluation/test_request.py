@@ -43,10 +43,14 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
         (
             [],
             {"protocol": "released", "seeds": 2, "env": "alfworld"},
-            "--seeds: --protocol released has",
+            "--seeds: --protocol released uses",
         ),
-        ([], {"trials": 2, "env": "alfworld"}, "--trials: random has one"),
-        ([], {"name": "x", "env": "alfworld"}, "--name: it is for the URL"),
+        (
+            [],
+            {"trials": 2, "env": "alfworld"},
+            "--trials: only --agent reflexion has trials",
+        ),
+        ([], {"name": "x", "env": "alfworld"}, "--name: only for a model behind a URL"),
         (["no-model-here/x"], {"agent": "hgpo", "env": "alfworld"}, "no-model-here/x"),
         (
             ["runs/a"],

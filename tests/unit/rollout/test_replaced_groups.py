@@ -49,8 +49,8 @@ def runner_of(**settings: Any) -> Iterator[HGPOEnvRunner]:
         yield runner
 
 
-def scalars(runner: HGPOEnvRunner, count: int) -> tuple[list[int], dict[str, int]]:
-    """Return the numbers of the groups that a rollout uses, and its failures above 0."""
+def used_groups(runner: HGPOEnvRunner, count: int) -> tuple[list[int], dict[str, int]]:
+    """Sample groups; return the numbers of those used, and the nonzero failure counts."""
     played = runner.sample(num_groups=count)
     used = sorted({int(t.group) for t in played.trajectories})
     return used, {name: number for name, number in played.failures.items() if number}
@@ -59,10 +59,10 @@ def scalars(runner: HGPOEnvRunner, count: int) -> tuple[list[int], dict[str, int
 def test_groups_with_equal_returns_are_replaced_by_the_next_ones() -> None:
     """Up to the budget of an iteration; failures of replaced groups count as well."""
     with runner_of(max_replaced_groups=3) as runner:
-        assert scalars(runner, 4) == ([0, 1, 4, 6], {"env_errors": 21, "replaced_groups": 3})
-        assert scalars(runner, 2) == ([8, 9], {"env_errors": 24, "replaced_groups": 1})
+        assert used_groups(runner, 4) == ([0, 1, 4, 6], {"env_errors": 21, "replaced_groups": 3})
+        assert used_groups(runner, 2) == ([8, 9], {"env_errors": 24, "replaced_groups": 1})
     with runner_of() as runner:
-        assert scalars(runner, 4) == ([0, 1, 2, 3], {"env_errors": 6})
+        assert used_groups(runner, 4) == ([0, 1, 2, 3], {"env_errors": 6})
 
 
 @given(
@@ -72,13 +72,13 @@ def test_groups_with_equal_returns_are_replaced_by_the_next_ones() -> None:
 )
 def test_a_resumed_run_uses_the_same_groups(budget: int, counts: list[int], resumed: int) -> None:
     with runner_of(max_replaced_groups=budget) as runner:
-        whole = [scalars(runner, count) for count in counts]
+        whole = [used_groups(runner, count) for count in counts]
     with runner_of(max_replaced_groups=budget) as runner:
-        parts = [scalars(runner, count) for count in counts[:resumed]]
+        parts = [used_groups(runner, count) for count in counts[:resumed]]
         state = runner.get_state()
     with runner_of(max_replaced_groups=budget) as runner:
         runner.set_state(state)
-        assert parts + [scalars(runner, count) for count in counts[resumed:]] == whole
+        assert parts + [used_groups(runner, count) for count in counts[resumed:]] == whole
 
 
 def test_replaced_groups_take_time() -> None:
@@ -100,7 +100,7 @@ def test_replaced_groups_take_time() -> None:
 
 def test_asynchronous_rollouts_replace_groups_too() -> None:
     with runner_of(schedule="asynchronous", max_replaced_groups=9, max_staleness=2) as runner:
-        used = [number for _ in range(3) for number in scalars(runner, 2)[0]]
+        used = [number for _ in range(3) for number in used_groups(runner, 2)[0]]
     assert not EQUAL & set(used)
     assert len(set(used)) == 6
 
@@ -119,7 +119,7 @@ def test_a_response_is_as_old_as_its_first_token() -> None:
 
     with runner_of(schedule="asynchronous") as runner:
         runner._stream = GroupStream(mixed)
-        used, failures = scalars(runner, 2)
+        used, failures = used_groups(runner, 2)
         assert min(used) >= 4
         assert failures["stale_groups"] >= 2
 

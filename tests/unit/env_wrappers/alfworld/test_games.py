@@ -89,7 +89,7 @@ def test_a_game_that_was_cut_off_is_named(generated_games: Path, tmp_path: Path)
     game = _write(tmp_path, text[: len(text) // 2])
     with pytest.raises(DataError) as caught:
         ALFWorldEnv(tmp_path)
-    assert _message(caught).startswith(f"{game} is cut off or no game: ")
+    assert _message(caught).startswith(f"{game} is truncated or not a game: ")
     assert "remove the file or fetch it again" in _message(caught)
 
 

@@ -149,15 +149,15 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"items": [item("nan")] * 2}, r"holds no products \(passed over: 2\)"),
     ({"items": b""}, "items_shuffle_3.json is not a JSON list of products"),
     ({"items": {"B1": item("B1")}}, "items_shuffle_3.json is not a JSON list of products"),
-    ({"items": json.dumps(ITEMS).encode()[:-20]}, "is cut off or no JSON after product 2: .*"),
+    ({"items": json.dumps(ITEMS).encode()[:-20]}, "or invalid JSON after product 2: .*"),
     ({"items": json.dumps(ITEMS).encode()[:-1]}, "after product 2: Expecting ']'"),
-    ({"items": b'[{"asin": "\xff"}]'}, "is cut off or no JSON after product 0: .*'utf-8' codec"),
+    ({"items": b'[{"asin": "\xff"}]'}, "or invalid JSON after product 0: .*'utf-8' codec"),
     ({"items": b'[{"asin": "\\ude00"}]'}, "Invalid JSON: lone leading surrogate"),
-    ({"items": b'[{"asin": NaN}]'}, "no JSON after product 0: NaN is not JSON"),
+    ({"items": b'[{"asin": NaN}]'}, "invalid JSON after product 0: NaN is not JSON"),
     ({"items": json.dumps(ITEMS).encode() + b"]"}, "no JSON after product 3: Expecting"),
     ({"items": b'[{"asin": "nan"}, ]'}, "no JSON after product 1: Expecting value"),
     ({"items": b'[{"asin": "nan"} {}]'}, "no JSON after product 1: Expecting another product"),
-    ({"items": b'[, {"asin": "nan"}]'}, "no JSON after product 0: Expecting value"),
+    ({"items": b'[, {"asin": "nan"}]'}, "invalid JSON after product 0: Expecting value"),
     ({"items": [item(["B1"])]}, r"product 1 .*: asin: Input should be a valid string"),  # type: ignore[arg-type]
     ({"entries": json.dumps(ENTRIES).encode()[:-20]}, "items_ins_v2_3.json is cut off .*entry 2"),
     ({"entries": b'{"B1" {}}'}, "no JSON after entry 0: Expecting another entry or '}'"),
@@ -208,7 +208,7 @@ def test_what_is_no_data_directory_is_named(
         open_catalogue(tmp_path / "nowhere")
     with pytest.raises(DataError, match="cannot read"):
         open_catalogue("a\0b")
-    with pytest.raises(DataError, match="0 products make no catalogue"):
+    with pytest.raises(DataError, match="num_products must be at least 1, or None, not 0"):
         open_catalogue(data, num_products=0)
 
 
