@@ -1,7 +1,7 @@
-"""Runs on GPUs that do not exist: Ray assigns them, and each process notes what it sees.
+"""Runs on simulated GPUs: Ray assigns them, and each process records the GPUs it sees.
 
-Run as a program by test_placement.py, as it needs a Ray of its own. An engine that only notes calls
-replaces vLLM; learners, replicas, Serve, Tune and RLlib are real, with gloo in place of NCCL.
+Run as a program by test_placement.py, as it needs a Ray of its own. An engine that only records
+calls replaces vLLM; learners, replicas, Serve, Tune and RLlib are real, with gloo in place of NCCL.
 """
 
 import json
@@ -19,8 +19,8 @@ from ray.cluster_utils import Cluster
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.run.cluster import LOOPBACK, node_stays_on_loopback, ray_cluster
-from tests.integration.noting_engine import NAME, NOTES, note, register
-from tests.integration.noting_learner import NotingLearner
+from tests.integration.recording_engine import EVENTS_VARIABLE, NAME, record_event, register
+from tests.integration.recording_learner import RecordingLearner
 from tests.paths import ROOT
 
 SMALL = [
@@ -45,8 +45,8 @@ def load(run_file: str, data: str, model: str, *overrides: str) -> RunConfig:
 
 
 def settings_of(config: RunConfig) -> HGPOConfig:
-    """The run's settings, with learners that note what they do."""
-    return HGPOConfig.from_run_config(config).training(learner_class=NotingLearner)
+    """The run's settings, with learners that record events."""
+    return HGPOConfig.from_run_config(config).training(learner_class=RecordingLearner)
 
 
 def build(config: RunConfig, iterations: int = 0) -> None:
@@ -55,7 +55,7 @@ def build(config: RunConfig, iterations: int = 0) -> None:
     for _ in range(iterations):
         algorithm.train()
     algorithm.stop()
-    note("end")
+    record_event("end")
     all_gpus = ray.cluster_resources()["GPU"]
     while ray.available_resources().get("GPU") != all_gpus:  # nodes report once a second
         time.sleep(0.2)
@@ -64,18 +64,18 @@ def build(config: RunConfig, iterations: int = 0) -> None:
 def sweep(config: RunConfig) -> None:
     """Two trials at a time, of one iteration each."""
     settings = settings_of(config).training(weight_alpha=tune.grid_search([0, 1]))
-    stop, folder = {"training_iteration": 1}, str(Path(os.environ[NOTES]).parent)
+    stop, folder = {"training_iteration": 1}, str(Path(os.environ[EVENTS_VARIABLE]).parent)
     run_config = tune.RunConfig(stop=stop, storage_path=folder, verbose=0)
     results = tune.Tuner(HGPO, param_space=settings, run_config=run_config).fit()
     assert not results.errors, results.errors
 
 
-def main(notes: str, data: str, model: str, *cases: str) -> None:
+def main(events: str, data: str, model: str, *cases: str) -> None:
     """Run these cases."""
     register()
-    hook = {"worker_process_setup_hook": "tests.integration.noting_engine.register"}
+    hook = {"worker_process_setup_hook": "tests.integration.recording_engine.register"}
     os.environ |= {
-        NOTES: notes,
+        EVENTS_VARIABLE: events,
         "PYTHONPATH": str(ROOT),
         "RAY_JOB_CONFIG_JSON_ENV_VAR": json.dumps({"runtime_env": hook}),
     }
@@ -94,13 +94,13 @@ def main(notes: str, data: str, model: str, *cases: str) -> None:
     }
     with resources(CPU=8, GPU=4), ray_cluster(runs["1.5B"]):
         for name in (name for name in runs if name in cases):
-            note("case", name=name)
+            record_event("case", name=name)
             build(runs[name], iterations=name == "one GPU colocated")
         if "sweep" in cases:
-            note("case", name="sweep")
+            record_event("case", name="sweep")
             sweep(runs["1.5B"])
     if "two nodes" in cases:
-        note("case", name="two nodes")
+        record_event("case", name="two nodes")
         with two_nodes(), ray_cluster(runs["7B"]):
             build(runs["7B"])
 

@@ -1,6 +1,4 @@
-"""`hgpo train` as a user runs it: installed from its wheel, with a run file by name, from an empty
-folder, with nothing made before; followed, interrupted, resumed, to its end.
-"""
+"""`hgpo train` from an installed wheel: start in an empty folder, interrupt, resume, finish."""
 
 import gzip
 import json
@@ -58,8 +56,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     python = folder / "env" / "bin" / "python"
     (site,) = (folder / "env").glob("lib/python*/site-packages")
-    # Lines of a .pth file are added as they are: this checkout, installed there by a .pth file of
-    # its own, is not.
+    # Python ignores .pth files in a folder that a .pth file adds, so the checkout, which is
+    # installed there by a .pth file, is not importable.
     (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
     install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
     subprocess.run([*pip, *install], check=True, capture_output=True)
@@ -104,8 +102,8 @@ def run(command: Command, folder: Path) -> Path:
     return command.wait_for(folder / "runs" / "webshop_pocket-*" / "metrics.jsonl").parent
 
 
-def test_it_is_what_runs(python: Path, folder: Path) -> None:
-    """The tests below run the installed package, not the checkout."""
+def test_commands_import_the_wheel(python: Path, folder: Path) -> None:
+    """The interpreter imports the wheel, not the checkout."""
     code = f"import {', '.join(PACKAGES)}; print(hgpo_rllib.__file__, env_wrappers.__file__)"
     done = subprocess.run(
         [python, "-c", code], cwd=folder, capture_output=True, text=True, check=True
@@ -138,9 +136,9 @@ def test_another_command_cannot_resume_it(
 def test_interrupted_then_resumed_to_the_end(
     command: Command, run: Path, python: Path, folder: Path, temporary_files: Path
 ) -> None:
-    """Ctrl-C says how to go on; going on repeats and loses no iteration, and says what changed.
+    """Ctrl-C prints the command to resume. The resumed run has each iteration once.
 
-    In the end there are all files of a run, its metrics in a tracker, no process, and no socket.
+    At the end, all files of the run exist, and no process and no socket is left.
     """
     command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
     command.process.send_signal(signal.SIGINT)

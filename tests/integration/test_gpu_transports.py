@@ -61,7 +61,7 @@ class Learner:
         """Publish one matrix of this value."""
         return self._publisher.publish({"w": torch.full((1, 2), value)})
 
-    def what_was_sent(self) -> list[Any]:
+    def sent_messages(self) -> list[Any]:
         """Return what NCCL would have done."""
         return self.sent
 
@@ -143,7 +143,7 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
         opened = (1 + WORKERS, late.init.master_address)
         expected = [opened, {"w": [[1.0, 1.0]]}, "destroyed"]
         expected += [opened, {"w": [[2.0, 2.0]]}, "destroyed"]
-        assert ray.get(learner.what_was_sent.remote()) == expected
+        assert ray.get(learner.sent_messages.remote()) == expected
 
 
 def test_a_learner_that_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:

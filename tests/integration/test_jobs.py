@@ -91,7 +91,7 @@ class Head:
         return [*words[:separator], f"--address={self.address}", *words[separator:]]
 
     def ask(self, path: str) -> Any:
-        """Return what the node's API says, in no time; each `ray job …` takes seconds to start."""
+        """Return the response of the node's REST API, which is faster than `ray job …`."""
         headers = {"Authorization": f"Bearer {self._token}"}
         request = urllib.request.Request(f"{self.address}/api/{path}", headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:

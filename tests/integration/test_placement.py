@@ -1,4 +1,4 @@
-"""Which GPUs the processes of a run see, on GPUs that are not there."""
+"""Which GPUs the processes of a run see, on simulated GPUs."""
 
 import functools
 import json
@@ -13,8 +13,8 @@ from hgpo_rllib.config import RunConfig
 from tests.paths import ROOT
 
 pytestmark = pytest.mark.integration
-Note = dict[str, str]
-Notes = Callable[[str], list[Note]]
+Event = dict[str, str]
+Events = Callable[[str], list[Event]]
 FEW = ("1.5B", "one GPU colocated")
 MORE = ("7B", "7B colocated", "one GPU", "sweep", "two nodes")
 
@@ -25,37 +25,39 @@ def more(*values: str | int) -> Any:
 
 
 @pytest.fixture(scope="module")
-def notes(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Notes:
-    """Return what the processes of a case noted, in order. Cases run once for all tests.
+def events(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Events:
+    """Return the events of a case's processes, in order. Cases run once for all tests.
 
     pytest would set up a fixture with `FEW` or `MORE` as its parameter again for each test.
     """
 
     @functools.cache
-    def run(cases: tuple[str, ...]) -> dict[str, list[Note]]:
-        file = tmp_path_factory.mktemp("gpus") / "notes.jsonl"
+    def run(cases: tuple[str, ...]) -> dict[str, list[Event]]:
+        file = tmp_path_factory.mktemp("gpus") / "events.jsonl"
         program = [sys.executable, "-m", "tests.integration.fake_gpus", str(file)]
         files = [str(run_config.env.data), str(run_config.model.model_path)]
         done = subprocess.run(
             [*program, *files, *cases], cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found: dict[str, list[Note]] = {}
+        found: dict[str, list[Event]] = {}
         for line in file.read_text().splitlines():
-            note = json.loads(line)
-            if note["event"] == "case":
-                found[note["name"]] = []
+            event = json.loads(line)
+            if event["event"] == "case":
+                found[event["name"]] = []
             else:
-                found[list(found)[-1]].append(note)
+                found[list(found)[-1]].append(event)
         return found
 
     return lambda case: run(FEW if case in FEW else MORE)[case]
 
 
-def gpus(notes: list[Note], process: str) -> list[str]:
+def gpus(events: list[Event], process: str) -> list[str]:
     """The GPUs that processes of a kind see, as ``node:number``, sorted."""
-    seen = [note for note in notes if note["event"] == process]
-    return sorted(f"{note['node'][:4]}:{gpu}" for note in seen for gpu in note["gpus"].split(","))
+    seen = [event for event in events if event["event"] == process]
+    return sorted(
+        f"{event['node'][:4]}:{gpu}" for event in seen for gpu in event["gpus"].split(",")
+    )
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,9 @@ def gpus(notes: list[Note], process: str) -> list[str]:
     [("1.5B", 1, 1), more("7B", 3, 1), more("sweep", 2, 2), more("two nodes", 3, 1)],
 )
 def test_every_process_has_gpus_of_its_own(
-    notes: Notes, case: str, learners: int, replicas: int
+    events: Events, case: str, learners: int, replicas: int
 ) -> None:
-    learner_gpus, replica_gpus = gpus(notes(case), "learner"), gpus(notes(case), "replica")
+    learner_gpus, replica_gpus = gpus(events(case), "learner"), gpus(events(case), "replica")
     assert (len(learner_gpus), len(replica_gpus)) == (learners, replicas)
     assert len({*learner_gpus, *replica_gpus}) == learners + replicas
 
@@ -74,15 +76,15 @@ def test_every_process_has_gpus_of_its_own(
     ("case", "count"),
     [("one GPU colocated", 1), more("one GPU", 1), more("7B colocated", 4)],
 )
-def test_learners_share_their_gpus_with_replicas(notes: Notes, case: str, count: int) -> None:
+def test_learners_share_their_gpus_with_replicas(events: Events, case: str, count: int) -> None:
     """Each GPU has one of both."""
-    learners, replicas = gpus(notes(case), "learner"), gpus(notes(case), "replica")
+    learners, replicas = gpus(events(case), "learner"), gpus(events(case), "replica")
     assert len(set(learners)) == len(learners) == count
     assert learners == replicas
 
 
-def test_colocated_engines_sleep_during_the_update(notes: Notes) -> None:
+def test_colocated_engines_sleep_during_the_update(events: Events) -> None:
     """They wake once the new weights are published, and load them."""
-    events = [note["event"] for note in notes("one GPU colocated")]
-    first = events.index("sleep")
-    assert events[first:] == ["sleep", "update", "publish", "wake", "load", "end"]
+    names = [event["event"] for event in events("one GPU colocated")]
+    first = names.index("sleep")
+    assert names[first:] == ["sleep", "update", "publish", "wake", "load", "end"]

@@ -228,8 +228,8 @@ def refusal(client: OpenAI) -> int | None:
     return None
 
 
-def test_it_ends_whole(command: Command, client: OpenAI, address: str) -> None:
-    """SIGTERM to the command alone: running requests finish, new ones get 503, nothing is left."""
+def test_sigterm_drains_running_requests(command: Command, client: OpenAI, address: str) -> None:
+    """Running requests finish, new requests get 503, and no process is left."""
     settings = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
     assert len(command.processes.alive()) == 5
     with ThreadPoolExecutor(24) as clients:

@@ -246,7 +246,7 @@ def test_gradients_are_summed_during_the_last_backward_pass(folder: Path, rank: 
 
 
 def test_parameters_have_moved(folder: Path, double: None) -> None:
-    """The test above compares something."""
+    """Updates change all parameters, so `test_two_learners_are_one` compares different values."""
     state, *_ = torch.load(folder / "defaults-True.pt", weights_only=False)
     start = load_double(str(folder / "model")).state_dict()
     moved = [(state[f"scorer.llm.{k}"] - v).abs().max() for k, v in start.items()]

@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def test_served_equals_learner_after_each_update(tmp_path: Path) -> None:
-    """And the seconds are in order."""
+    """Log-probabilities agree, and weights are published before the first token."""
     model = ModelSettings(model_path=str(smollm2_directory(tmp_path)), dtype="float32")
     with ray_cluster(RunConfig()):
         updates = bench_weights(model, PolicyServerSettings(), updates=5)

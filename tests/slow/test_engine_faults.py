@@ -73,7 +73,7 @@ class Server:
         return self.publisher.publish(state)
 
     def play(self, weights: WeightTag, during: Callable[[], None], episodes: int = 32) -> float:
-        """Ask as so many episodes of 10 turns, and do something amid them; seconds of it all."""
+        """Play episodes of 10 turns, call `during` meanwhile, and return the total seconds."""
         client = PolicyClient(self.replicas, SAMPLING, weights)
 
         async def episode(number: int) -> list[str]:

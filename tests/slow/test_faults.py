@@ -130,7 +130,7 @@ def new_lines(command: Command, before: str) -> list[str]:
     return [line for line in lines if line.strip() and not iteration_lines.match(line)]
 
 
-def test_losses_that_a_run_outlives(run: Path, temporary: Path, tmp_path: Path) -> None:
+def test_a_run_survives_lost_processes(run: Path, temporary: Path, tmp_path: Path) -> None:
     """All of them in one run, each between two iterations that it finishes."""
     names = ("VLLM::EngineCore", "ray::ServeReplica", "ray::ServeController", "ray::OwnerLiveness")
     with resumed(run, tmp_path / "log.txt") as command:
@@ -146,7 +146,7 @@ def test_losses_that_a_run_outlives(run: Path, temporary: Path, tmp_path: Path) 
 
 
 def test_an_engine_that_hangs(run: Path, temporary: Path, tmp_path: Path) -> None:
-    """It is found out and replaced; the console says so, and when."""
+    """It is detected and replaced, and the console logs this with the time."""
     with resumed(run, tmp_path / "log.txt") as command:
         done, begun = iterations(run), time.monotonic()
         engine = find(command, "VLLM::EngineCore")

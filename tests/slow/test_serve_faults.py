@@ -77,7 +77,7 @@ def find_processes(command: Command) -> dict[str, psutil.Process]:
     return dict(zip(PROCESSES, (root, supervisor, server, engine), strict=True))
 
 
-def answer_at_length(command: Command) -> Callable[[], str]:
+def long_request(command: Command) -> Callable[[], str]:
     """Ask for a response of many seconds."""
     client = OpenAI(base_url=f"{url(command)}/v1", api_key=KEY, max_retries=0, timeout=120)
 
@@ -109,7 +109,7 @@ def test_whatever_is_killed_nothing_is_left(serve: Command, temporary: Path, nam
     found = find_processes(serve)
     assert set(found.values()) < set(serve.processes.alive())
     with ThreadPoolExecutor() as pool:
-        request = pool.submit(answer_at_length(serve))
+        request = pool.submit(long_request(serve))
         time.sleep(1)
         found[name].kill()
         assert request.result() != "finished"
@@ -123,7 +123,7 @@ def test_whatever_is_killed_nothing_is_left(serve: Command, temporary: Path, nam
 def test_a_second_signal_ends_at_once(serve: Command, temporary: Path) -> None:
     """The first waits for the request."""
     with ThreadPoolExecutor() as pool:
-        request = pool.submit(answer_at_length(serve))
+        request = pool.submit(long_request(serve))
         time.sleep(1)
         serve.process.send_signal(signal.SIGINT)
         with pytest.raises(psutil.TimeoutExpired):

@@ -244,8 +244,10 @@ class TestTokenRenderer:
         just = make_agent(tokenizer, max_prompt_tokens=len(whole)).prompt(*turn)
         assert (just.token_ids, just.truncated) == (whole, False)
 
-    def test_or_the_oldest_turns_of_its_memory(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """No more of them than it must; without any left, its beginning."""
+    def test_shortening_removes_the_oldest_turns_first(
+        self, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """It removes as few turns as possible. If none is left, it removes the beginning."""
 
         def prompt(memory_length: int, limit: int, shorten: str = "memory") -> EncodedPrompt:
             agent = make_agent(

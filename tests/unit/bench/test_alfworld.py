@@ -1,4 +1,4 @@
-"""`hgpo bench alfworld`: what it compares and prints; speed is no test's business."""
+"""Comparison and output of `hgpo bench alfworld`. Speed is not tested."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`hgpo bench`: what it prints; how fast anything is, is no test's business."""
+"""Output of `hgpo bench`. Speed is not tested."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ def test_synthetic_batches_are_of_their_size() -> None:
 
 
 def test_json_is_one_object() -> None:
-    """And nothing else on standard output."""
+    """Nothing else is printed on standard output."""
     done = CliRunner().invoke(app, [*SMALL, "--json"])
     assert done.exit_code == 0
     result = json.loads(done.stdout)

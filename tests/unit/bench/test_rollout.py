@@ -32,8 +32,8 @@ def harness() -> Iterator[RolloutHarness]:
     harness.thread.close()
 
 
-def test_lock_step_asks_for_all_until_the_last_one_ends(harness: RolloutHarness) -> None:
-    """And counts what each did before its end."""
+def test_lock_step_requests_all_until_the_last_episode_ends(harness: RolloutHarness) -> None:
+    """The result counts only the steps before the end of each episode."""
     envs = [harness.make() for _ in range(3)]
     tasks = [2, 5, 3]
     work = play_in_lock_step(envs, tasks, "key", harness.agent_factory())

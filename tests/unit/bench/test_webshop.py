@@ -1,4 +1,4 @@
-"""`hgpo bench webshop`: what it measures; speed is no test's business."""
+"""Measurements of `hgpo bench webshop`. Speed is not tested."""
 
 import json
 from pathlib import Path

@@ -39,7 +39,7 @@ def end(processes: Processes) -> None:
 
 
 def test_a_process_that_renamed_itself_is_found() -> None:
-    """And its child, which outlives it in a session of its own; not those of others."""
+    """Its child in another session is found too; processes of others are not."""
     processes, others = Processes(), Processes()
     with start(processes) as process:
         engine = processes.find("VLLM::EngineCore")

@@ -56,7 +56,7 @@ def check(config: RunConfig, split: str) -> None:
     find_environment(config.env.env_id).check(config, split)
 
 
-def complaint(config: RunConfig, split: str = "train") -> str:
+def error_of(config: RunConfig, split: str = "train") -> str:
     with pytest.raises(ConfigError) as error:
         check(config, split)
     assert "\n" not in str(error.value)
@@ -123,7 +123,7 @@ def test_faults_of_the_prompt_are_named(
         file.write_text(change(file.read_text()))
     else:
         file.unlink()
-    message = complaint(config)
+    message = error_of(config)
     assert message.startswith("agent.prompt: my_prompt.jinja: ")
     assert part in message
 
@@ -137,14 +137,14 @@ def test_a_fault_in_a_branch_of_later_steps(folder: Path, config: RunConfig) -> 
 
 def test_a_prompt_that_is_no_text_in_utf_8(folder: Path, config: RunConfig) -> None:
     (folder / "my_prompt.jinja").write_bytes("{{ goal }} é".encode("latin-1"))
-    assert complaint(config).startswith("agent.prompt: my_prompt.jinja: UnicodeDecodeError: ")
+    assert error_of(config).startswith("agent.prompt: my_prompt.jinja: UnicodeDecodeError: ")
 
 
 def test_faults_of_the_follow_up_prompt_are_named(folder: Path, config: RunConfig) -> None:
     """Its variables are those of `agent.prompt`, without the history."""
     (folder / "next.jinja").write_text("{{ observation }} {{ history }}")
     agent = config.agent.model_copy(update={"follow_up_prompt": "next.jinja"})
-    message = complaint(config.model_copy(update={"agent": agent}))
+    message = error_of(config.model_copy(update={"agent": agent}))
     assert message.startswith("agent.follow_up_prompt: next.jinja: ")
     assert "'history' is undefined" in message
 
@@ -180,7 +180,7 @@ Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {ke
     change(folder, "\n\ngymnasium.register", f"{code}\n\ngymnasium.register")
     use = (REQUIRED_INFO | REQUIRED_STEP_INFO)[key][1]
     after = "step('go to " if key in REQUIRED_STEP_INFO else "reset(seed=0)"
-    message = complaint(config)
+    message = error_of(config)
     assert f"the info of {after}" in message
     assert f"has no {key!r}: {use}" in message
 
@@ -204,7 +204,7 @@ Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {ke
 )
 def test_faults_are_named(folder: Path, config: RunConfig, old: str, new: str, part: str) -> None:
     change(folder, old, new)
-    message = complaint(config)
+    message = error_of(config)
     assert part in message
     assert message.startswith("env.env_id: my_env:Lost-v0, split 'train': ")
 
@@ -225,7 +225,7 @@ def test_options_that_are_settings_of_their_own(
 def test_states_that_it_does_not_report(folder: Path, config: RunConfig) -> None:
     algorithm = config.algorithm.model_copy(update={"anchor": "state"})
     config = config.model_copy(update={"algorithm": algorithm})
-    assert "the info of reset(seed=0) has no 'state_hash'" in complaint(config)
+    assert "the info of reset(seed=0) has no 'state_hash'" in error_of(config)
     change(folder, '"won": won', '"won": won, "state_hash": self.here')
     sys.modules.pop("my_env")
     check(config, "train")
@@ -245,7 +245,7 @@ def test_task_types_of_a_curriculum(
     rollout = config.rollout.model_copy(update={"curriculum": True})
     config = config.model_copy(update={"rollout": rollout})
     change(folder, "self.num_tasks, self", f"self.task_types = {task_types}; self.num_tasks, self")
-    assert part in complaint(config)
+    assert part in error_of(config)
 
 
 def test_a_second_reset_has_the_same_keys(folder: Path, config: RunConfig) -> None:
@@ -255,16 +255,16 @@ def test_a_second_reset_has_the_same_keys(folder: Path, config: RunConfig) -> No
         "        self.infos = getattr(self, 'infos', 0) + 1\n"
         "        if self.infos == 2:\n            return {}\n        now = {",
     )
-    assert "the info of reset(seed=0) has no 'goal'" in complaint(config)
+    assert "the info of reset(seed=0) has no 'goal'" in error_of(config)
 
 
 def test_a_split_that_there_is_not(config: RunConfig) -> None:
-    assert "split 'valid_seen': it cannot be made with" in complaint(config, "valid_seen")
+    assert "split 'valid_seen': it cannot be made with" in error_of(config, "valid_seen")
 
 
 def test_a_module_that_is_not_found(config: RunConfig) -> None:
     settings = config.env.model_copy(update={"env_id": "no_such_module:Lost-v0"})
-    message = complaint(config.model_copy(update={"env": settings}))
+    message = error_of(config.model_copy(update={"env": settings}))
     assert "is its folder in PYTHONPATH?" in message
     settings = config.env.model_copy(update={"env_id": "my_env:Found-v0"})
     with pytest.raises(ConfigError, match=r"env\.env_id: .*Found.*"):
@@ -282,4 +282,4 @@ def test_a_module_that_cannot_be_imported(
     folder: Path, config: RunConfig, code: str, part: str
 ) -> None:
     (folder / "my_env.py").write_text(code)
-    assert part in complaint(config)
+    assert part in error_of(config)

@@ -194,8 +194,10 @@ def test_what_is_too_long_loses_its_oldest_turns(
     assert truncated == [False] * 4 + [True] * 2
 
 
-def test_or_ends_the_evaluation(server: Server, generated_games: Path, tmp_path: Path) -> None:
-    """Where nothing may be left out."""
+def test_a_rejected_message_ends_the_evaluation(
+    server: Server, generated_games: Path, tmp_path: Path
+) -> None:
+    """The server rejects the message even without earlier turns."""
     server.answer = refuse_above(-1)
     with pytest.raises(RunStoppedError, match="request_errors 2"):
         evaluate(request_for(server, generated_games, tmp_path, "react"))

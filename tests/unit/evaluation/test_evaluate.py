@@ -21,7 +21,7 @@ from hgpo_rllib.run.lock import locked
 from tests.unit.scripted_model import ScriptedModel, draw, lines, make
 
 
-class TestCensus:
+class TestFullProtocol:
     def test_what_is_written(self, generated_games: Path, tmp_path: Path) -> None:
         """Every game with every seed, a summary that follows from the episodes, a protocol."""
         model = ScriptedModel(draw)
@@ -61,7 +61,7 @@ class TestCensus:
     def test_the_same_numbers_in_another_directory(
         self, generated_games: Path, tmp_path: Path
     ) -> None:
-        """To the letter, but for what names the moment; other seeds are other episodes."""
+        """Episodes, results and protocol are equal; another seed gives other episodes."""
         first, second = (
             evaluate(make(generated_games, tmp_path / name, ScriptedModel(draw))) for name in "ab"
         )

@@ -172,7 +172,7 @@ def test_equal_calls_write_equal_bytes(
 def test_games_that_the_expert_cannot_play_are_left_out(
     hgpo: Run, generated_games: Path, tmp_path: Path
 ) -> None:
-    """And named; where none is left, a file that is there stays as it is."""
+    """The command names them. If none is left, an existing file does not change."""
     data, out = tmp_path / "data", tmp_path / "demos.jsonl"
     shutil.copytree(generated_games, data)
     run_file = write_run_file(tmp_path / "runs" / "alfworld.yaml", data)

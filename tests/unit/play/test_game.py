@@ -33,15 +33,15 @@ def env(tmp_path: Path) -> TextCraftEnv:
 
 
 @pytest.fixture
-def lever(env: TextCraftEnv) -> dict[str, Any]:
-    """Return the arguments of a reset that begin with the goal to craft a lever."""
+def lever_task(env: TextCraftEnv) -> dict[str, Any]:
+    """Return the reset arguments that select the goal of crafting a lever."""
     return {"options": {"goal": env.goals.index("minecraft:lever")}}
 
 
 @pytest.fixture
-def client(env: TextCraftEnv, lever: dict[str, Any]) -> Iterator[TestClient]:
+def client(env: TextCraftEnv, lever_task: dict[str, Any]) -> Iterator[TestClient]:
     """Return a browser of a person who plays."""
-    with TestClient(Game(env, lever).app, ADDRESS) as client:
+    with TestClient(Game(env, lever_task).app, ADDRESS) as client:
         yield client
 
 
@@ -96,7 +96,7 @@ def watched(model: ScriptedModel, samples: int) -> MakePolicy:
     return lambda info: WatchedPolicy(make_agent, lambda ids: "", samples, info, "group")
 
 
-def test_a_policy_is_watched(env: TextCraftEnv, lever: dict[str, Any]) -> None:
+def test_a_policy_is_watched(env: TextCraftEnv, lever_task: dict[str, Any]) -> None:
     """The first response acts, and each is asked with the same prompt."""
     seeds: list[int] = []
 
@@ -106,7 +106,7 @@ def test_a_policy_is_watched(env: TextCraftEnv, lever: dict[str, Any]) -> None:
         return f"<think>number {len(seeds)}</think><action>{action}</action>"
 
     model = ScriptedModel(say)
-    with TestClient(Game(env, lever, watched(model, 4)).app, ADDRESS) as client:
+    with TestClient(Game(env, lever_task, watched(model, 4)).app, ADDRESS) as client:
         page = client.get("/").text
         assert client.get("/steps/1").text == page
         assert (len(set(seeds)), len(set(model.messages))) == (4, 1)
@@ -124,13 +124,13 @@ def test_a_policy_is_watched(env: TextCraftEnv, lever: dict[str, Any]) -> None:
         assert client.post("/games").url.path == "/steps/1"
 
 
-def test_a_model_that_fails(env: TextCraftEnv, lever: dict[str, Any]) -> None:
+def test_a_model_that_fails(env: TextCraftEnv, lever_task: dict[str, Any]) -> None:
     """Its message is a page, and the step can be asked for again."""
 
     def say(message: str, seed: int) -> str:
         raise RequestFailedError("the prompt is <too> long")
 
-    with TestClient(Game(env, lever, watched(ScriptedModel(say), 2)).app, ADDRESS) as client:
+    with TestClient(Game(env, lever_task, watched(ScriptedModel(say), 2)).app, ADDRESS) as client:
         page = client.get("/")
         assert page.status_code == 502
         assert "the prompt is &lt;too&gt; long" in page.text

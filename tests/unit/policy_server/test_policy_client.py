@@ -1,4 +1,4 @@
-"""Asking a policy server whose replicas die, and waiting while none runs; with a paper server."""
+"""Requests to a fake policy server whose replicas die or do not run."""
 
 import asyncio
 import threading
@@ -42,8 +42,8 @@ ENGINE_DIED = RayTaskError("generate", "", EngineDiedError("the engine died"))
 
 
 @pytest.fixture(autouse=True)
-def in_hundredths(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time is real here, in hundredths of a second."""
+def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poll every 10 ms and retry after 1 ms."""
     monkeypatch.setattr(replicas_module, "POLL_INTERVAL_S", 0.01)
     monkeypatch.setattr(replicas_module, "RETRY_INTERVAL_S", 0.001)
 
@@ -209,7 +209,9 @@ class TestOutage:
     def test_long_work_is_left_alone_while_replicas_run(self) -> None:
         assert ask(FakeServer(seconds=0.3), lambda: 1, max_outage_s=0.05) == [[1], [2]]
 
-    def test_an_outage_is_survived_and_told(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_requests_survive_an_outage_that_is_logged(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
         counts, counted = [1, 0, 0, 1, 0, 0, 1], threading.Event()
 
         def running() -> int:
@@ -242,13 +244,13 @@ class TestOutage:
         counts = iter([0, *[1] * 20, 0, *[1] * 1000])
         assert ask(FakeServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
 
-    def test_requests_that_wait_share_the_looks(self) -> None:
-        """Serve's controller is asked by one of them."""
-        looks = 0
+    def test_waiting_requests_share_one_count_of_replicas(self) -> None:
+        """Only one of them queries Serve's controller."""
+        counts = 0
 
         def running() -> int:
-            nonlocal looks
-            looks += 1
+            nonlocal counts
+            counts += 1
             return 1
 
         policy = replicas(FakeServer(seconds=0.2), running)
@@ -257,7 +259,7 @@ class TestOutage:
             await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(50)))
 
         asyncio.run(work())
-        assert 1 < looks <= 20
+        assert 1 < counts <= 20
 
     def test_a_request_that_is_cancelled_leaves_no_other_behind(self) -> None:
         async def work() -> None:

@@ -57,7 +57,7 @@ def run(tmp_path: Path, model: Path) -> Path:
     return folder
 
 
-class TestWhatIsServed:
+class TestFindPolicy:
     def test_a_run(self, run: Path) -> None:
         """Its last checkpoint with its settings, of which some are overridden."""
         config = find_policy(str(run), ["policy_server.max_num_seqs=3"])
@@ -133,7 +133,7 @@ class TestWhatIsServed:
         )
 
 
-class TestToWhom:
+class TestEndpoint:
     def test_loopback_needs_no_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(KEY_VARIABLE, "")
         port = free_port()

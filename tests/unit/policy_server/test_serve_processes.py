@@ -1,4 +1,4 @@
-"""The processes of `hgpo serve`, with something else in place of vLLM: which end with which."""
+"""Exit of the processes of `hgpo serve`, with other commands in place of vLLM."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The seams of engine and transport: another of each is a module and a name; no file changes."""
+"""Engines and weight transports selected by name, and updates of a versioned engine."""
 
 import asyncio
 import math

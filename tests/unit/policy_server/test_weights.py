@@ -1,4 +1,4 @@
-"""New weights outside of Ray: their form, the last hop to another process, who loads which."""
+"""Weight updates without Ray: published form, transfer to an engine, version comparison."""
 
 import asyncio
 import os
@@ -49,8 +49,8 @@ def test_a_tied_head_is_left_out(model: Qwen2ForCausalLM) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_is_mapped_are_the_same_values(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
-    """By any process that the path is told to; it is gone afterwards."""
+def test_mapped_tensors_equal_the_weights(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
+    """The path does not exist after the block."""
     state = model.state_dict()
 
     async def share_and_compare() -> Path:
@@ -79,7 +79,7 @@ def test_what_is_mapped_are_the_same_values(model: Qwen2ForCausalLM, dtype: torc
         (STARTING_WEIGHTS, STARTING_WEIGHTS, False),
     ],
 )
-def test_who_loads_which(wanted: WeightTag, held: WeightTag, loads: bool) -> None:
+def test_which_weights_are_loaded(wanted: WeightTag, held: WeightTag, loads: bool) -> None:
     assert wanted.replaces(held) is loads
 
 

@@ -91,7 +91,7 @@ def test_broken_links_are_found(text: str, problem: str) -> None:
     ],
 )
 def test_good_links_pass(text: str) -> None:
-    """And what is no link."""
+    """Text that is not a link passes too."""
     assert pages.link_problems(HERE, text) == []
 
 
@@ -175,7 +175,7 @@ def test_broken_blocks_are_found(block: str, part: str) -> None:
 
 
 def test_good_blocks_pass() -> None:
-    """YAML of other programs is none of our business."""
+    """YAML of other programs is not checked."""
     text = (
         "```yaml\nservices:\n  head: {image: x}\n```\n```python\nprint(2)\n```\n```text\n2\n```\n"
     )

@@ -29,7 +29,7 @@ def run_dir(tmp_path):
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
+def without_plots(monkeypatch):
     """Leave the pictures out, which take seconds and have tests of their own."""
     monkeypatch.setattr(
         report, "pictures", lambda experiments: {"speed.png": b"PNG", "training.png": b""}
@@ -66,7 +66,7 @@ class TestNumbers:
         assert percent(math.nan) == points(math.nan) == duration(math.nan) == "n/a"
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("without_plots")
 class TestReport:
     def test_before_after_and_difference(self, run_dir):
         path = write_report([run_dir])
@@ -136,7 +136,7 @@ class TestReport:
         assert not [p for p in run_dir.rglob(".*") if p.is_file()]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("without_plots")
 class TestSeveralRuns:
     def test_seeds(self, tmp_path):
         rates = [(0.1, 0.5), (0.2, 0.3), (0.3, 0.4)]

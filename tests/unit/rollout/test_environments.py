@@ -1,4 +1,4 @@
-"""Calls of environments in their thread: in turn, away from the loop, and not for ever."""
+"""Environment calls run one at a time in a thread, with a timeout."""
 
 import asyncio
 import subprocess

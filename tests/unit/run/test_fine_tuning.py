@@ -215,7 +215,7 @@ def sft(file: Path, output: Path, model: Path) -> list[str]:
 
 class TestCommand:
     def test_it_writes_a_model(self, start: Path, tmp_path: Path) -> None:
-        """And leaves no checkpoints; it does not overwrite a model."""
+        """It removes its checkpoints, and does not overwrite a model."""
         file = write(tmp_path / "demos.jsonl", STEPS)
         command = sft(file, tmp_path / "out", start)
         result = CliRunner().invoke(app, [*command, "--epochs", "1"], catch_exceptions=False)

@@ -107,7 +107,7 @@ def test_nothing_whole(final: Path) -> None:
 
 
 def test_a_write_that_fails_changes_nothing(final: Path) -> None:
-    """And gives back what it took of the disk."""
+    """The partial folder is removed."""
 
     def fail(path: Path) -> None:
         fill("third", path)

@@ -168,7 +168,7 @@ with made(Path("data")):
     def test_what_killed_processes_left_is_removed(
         self, tmp_path: Path, kind: str, killed: bool
     ) -> None:
-        """And what living ones write is left alone."""
+        """Partial data of running processes are kept."""
         with subprocess.Popen(
             [sys.executable, "-c", self.HOLD, kind],
             cwd=tmp_path,

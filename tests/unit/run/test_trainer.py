@@ -17,11 +17,11 @@ from hgpo_rllib.run.metrics import selection_rate
 from hgpo_rllib.run.trainer import Rows, Training
 
 
-class PaperAlgorithm:
+class FakeAlgorithm:
     """Counts its iterations; its checkpoints are files that name the iteration."""
 
     def __init__(self, bad_update: bool = False, disk_is_full: bool = False):
-        """With a full disk, the policy finds room, RLlib's state does not."""
+        """If `disk_is_full`, the policy can be written, but RLlib's state cannot."""
         self.iteration = 0
         self.bad_update = bad_update
         self.disk_is_full = disk_is_full
@@ -48,8 +48,8 @@ class PaperAlgorithm:
         self.iteration = int((path / "iteration").read_text())
 
 
-class PaperTraining(Training):
-    """Training of a `PaperAlgorithm`, whose evaluations take `evaluation_s` and are all equal."""
+class FakeTraining(Training):
+    """Training of a `FakeAlgorithm`, whose evaluations take `evaluation_s` and are all equal."""
 
     evaluation_s = 0.0
 
@@ -58,7 +58,7 @@ class PaperTraining(Training):
         self.config = config
         self.directory = RunDirectory(path)
         self.console = TrainingConsole(io.StringIO())
-        self.algorithm = PaperAlgorithm(**algorithm)  # type: ignore[assignment]
+        self.algorithm = FakeAlgorithm(**algorithm)  # type: ignore[assignment]
         self.evaluated: list[int] = []
 
     def _iterate(self, start: float) -> int:
@@ -70,7 +70,7 @@ class PaperTraining(Training):
     def _evaluate(self, iteration: int) -> Rows:
         time.sleep(self.evaluation_s)
         self.evaluated.append(iteration)
-        rows = [{"iteration": iteration, "split": ALL, "success_rate": 0.5, "success_se": 0.1}]
+        rows = [{"iteration": iteration, "split": ALL, "success_rate": 0.5, "standard_error": 0.1}]
         rows[0] |= {"episodes": 4}
         append_jsonl(self.directory.evaluations, rows)
         return rows
@@ -86,7 +86,7 @@ def run_config(interval: int = 0, **settings: Any) -> RunConfig:
 
 def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
     """The error passes through the trainer before it reaches a checkpoint or a line of metrics."""
-    training = PaperTraining(tmp_path, run_config(), bad_update=True)
+    training = FakeTraining(tmp_path, run_config(), bad_update=True)
     with pytest.raises(RunStoppedError):
         list(training._evaluations(resumed=False))
     for folder in (training.directory.checkpoint, training.directory.state):
@@ -96,7 +96,7 @@ def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
 
 def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
     """A run that is resumed from that state has its best, even if it ended between the two."""
-    training = PaperTraining(tmp_path, run_config(), disk_is_full=True)
+    training = FakeTraining(tmp_path, run_config(), disk_is_full=True)
     with pytest.raises(OSError, match="No space left"):
         next(training._evaluations(resumed=False))
     assert not training.directory.has_state()
@@ -109,7 +109,7 @@ def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
 )
 def test_evaluations(tmp_path: Path, interval: int, iterations: int, evaluated: list[int]) -> None:
     """Before training, at every interval, and once after the last iteration."""
-    training = PaperTraining(tmp_path, run_config(interval, iterations=iterations))
+    training = FakeTraining(tmp_path, run_config(interval, iterations=iterations))
     assert [rows[0]["iteration"] for rows in training._evaluations(resumed=False)] == evaluated
     assert training.evaluated == evaluated
     assert training.saved() == iterations
@@ -117,7 +117,7 @@ def test_evaluations(tmp_path: Path, interval: int, iterations: int, evaluated: 
 
 def test_the_time_limit(tmp_path: Path) -> None:
     """It ends the run; if it passes during an evaluation, there is no second one."""
-    training = PaperTraining(tmp_path, run_config(2, minutes=0.001, checkpoint_interval=50))
+    training = FakeTraining(tmp_path, run_config(2, minutes=0.001, checkpoint_interval=50))
     training.evaluation_s = 0.08  # longer than the limit
     list(training._evaluations(resumed=False))
     assert len(training.evaluated) == len(set(training.evaluated)) > 1
@@ -127,8 +127,8 @@ def test_the_time_limit(tmp_path: Path) -> None:
 def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
     """If the last one is damaged; what was written after it is removed. Without any: one line."""
     config = run_config(1, iterations=3, checkpoint_interval=2)
-    list(PaperTraining(tmp_path, config)._evaluations(resumed=False))
-    training = PaperTraining(tmp_path, config)
+    list(FakeTraining(tmp_path, config)._evaluations(resumed=False))
+    training = FakeTraining(tmp_path, config)
     (training.directory.state / "iteration").write_text("?")
     written = [row["iteration"] for row in read_jsonl(training.directory.evaluations)]
     assert written == [0, 1, 2, 3]
@@ -145,8 +145,8 @@ def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_evaluated_again(tmp_path: Path) -> None:
     config = run_config(0, iterations=2)
-    list(PaperTraining(tmp_path, config)._evaluations(resumed=False))
-    resumed = PaperTraining(tmp_path, config)
+    list(FakeTraining(tmp_path, config)._evaluations(resumed=False))
+    resumed = FakeTraining(tmp_path, config)
     (after,) = resumed._evaluations(resumed=True)
     assert (after[0]["iteration"], resumed.evaluated) == (2, [])
 
@@ -180,7 +180,7 @@ def test_the_rate_that_chooses(rates: dict[str, float], expected: float) -> None
 
 def test_a_policy_that_is_better_on_test_alone_is_not_the_best(tmp_path: Path) -> None:
     """`dev` decides, also where all episodes together would decide otherwise."""
-    training = PaperTraining(tmp_path, run_config())
+    training = FakeTraining(tmp_path, run_config())
     evaluations = [
         (evaluation(0, dev=0.5, test=0.25), True),  # the first
         (evaluation(1, dev=0.25, test=1.0), False),

@@ -240,8 +240,10 @@ def test_what_is_never_played_is_skipped_as_by_find_games(tree: Path) -> None:
     assert not any(game.replayed for game in found.games if game.skipped)
 
 
-def test_a_manifest_vouches_for_its_games(generated_games: Path, tmp_path: Path) -> None:
-    """A game that was changed, or is gone, is sound in itself but not what was generated."""
+def test_changed_or_missing_games_do_not_match_the_manifest(
+    generated_games: Path, tmp_path: Path
+) -> None:
+    """The remaining games are valid, but they are not the generated data set."""
     data = tmp_path / "data"
     shutil.copytree(generated_games, data)
     game = find_games(data, "train")[0]

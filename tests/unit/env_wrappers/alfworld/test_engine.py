@@ -1,4 +1,4 @@
-"""The shared, memoized engine gives what the untouched one gives."""
+"""The shared, cached engine gives the same results as TextWorld's engine."""
 
 import gc
 import json
@@ -43,7 +43,7 @@ Play = Callable[[Path, list[str]], Rows]
 
 
 @pytest.fixture(scope="module")
-def untouched() -> Iterator[Play]:
+def textworld_engine() -> Iterator[Play]:
     """Return what plays commands with TextWorld's own engine: a process that imports it once."""
     with subprocess.Popen(
         [sys.executable, "-c", UNTOUCHED],
@@ -93,31 +93,31 @@ def _solution(game: Path) -> list[str]:
 
 @pytest.mark.parametrize("index", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_the_engine_answers_as_the_untouched_one(
-    generated_games: Path, index: int, untouched: Play
+    generated_games: Path, index: int, textworld_engine: Play
 ) -> None:
     game = find_games(generated_games, "train")[index]
     commands = [*_walk(GameEngine(game), seed=index), *_solution(game)]
-    expected = untouched(game, commands)
+    expected = textworld_engine(game, commands)
     fresh = GameEngine(game)
     assert _play(fresh, commands) == expected
     assert _play(fresh, commands) == expected, "the second time, from memory"
 
 
 def test_the_winning_step_is_as_in_the_untouched_engine(
-    generated_games: Path, untouched: Play
+    generated_games: Path, textworld_engine: Play
 ) -> None:
     game = find_games(generated_games, "train")[1]
     rows = _play(GameEngine(game), _solution(game))
-    assert rows == untouched(game, _solution(game))
+    assert rows == textworld_engine(game, _solution(game))
     assert [won for _, _, won in rows] == [False] * (len(rows) - 1) + [True]
 
 
 def test_official_games_answer_as_the_untouched_engine(
-    official_games: list[Path], untouched: Play
+    official_games: list[Path], textworld_engine: Play
 ) -> None:
     game = official_games[0]
     commands = [*_walk(GameEngine(game), seed=7, steps=20), "help"]
-    assert _play(GameEngine(game), commands) == untouched(game, commands)
+    assert _play(GameEngine(game), commands) == textworld_engine(game, commands)
 
 
 UNKNOWN_GRAMMARS = {
@@ -152,7 +152,7 @@ UNKNOWN_GRAMMARS = {
     ],
 )
 def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
-    generated_games: Path, tmp_path: Path, change: tuple[str, str], untouched: Play
+    generated_games: Path, tmp_path: Path, change: tuple[str, str], textworld_engine: Play
 ) -> None:
     """Each breaks an assumption that holds for ALFWorld's grammar."""
     (game,) = find_games(generated_games, "train", ["pick_and_place_simple"])
@@ -163,7 +163,7 @@ def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
     unknown.write_text(json.dumps(content))
     commands = _there_and_back(GameEngine(unknown, trusted=True))
     rows = _play(GameEngine(unknown, trusted=True), commands)
-    assert rows == untouched(unknown, commands)
+    assert rows == textworld_engine(unknown, commands)
     assert not any(text == "Nothing happens." for text, _, _ in rows)
 
 
@@ -194,9 +194,7 @@ def _there_and_back(engine: GameEngine) -> list[str]:
     return commands
 
 
-def test_the_off_switch_gives_the_plain_engine_and_the_same_game(
-    generated_games: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_can_be_disabled(generated_games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     game = find_games(generated_games, "train")[0]
     commands = _walk(GameEngine(game), seed=3, steps=8)
     expected = _play(GameEngine(game), commands)
@@ -206,13 +204,15 @@ def test_the_off_switch_gives_the_plain_engine_and_the_same_game(
     assert _play(plain, commands) == expected
 
 
-def test_an_unknown_textworld_runs_unmemoized_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unsupported_textworld_disables_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(memo.textworld, "__version__", "1.8.0")
     with pytest.warns(UserWarning, match=r"1\.8\.0"):
         assert not memo.memo_enabled()
 
 
-def test_cursors_on_one_engine_are_independent(generated_games: Path) -> None:
+def test_episodes_on_one_engine_are_independent(generated_games: Path) -> None:
     game = find_games(generated_games, "train")[0]
     engine = get_engine(game)
     walks = [_walk(engine, seed) for seed in range(3)]
@@ -240,10 +240,10 @@ def test_forgetting_states_changes_no_answer(
     assert len(engine._states) <= 3
 
 
-def test_all_engines_together_keep_so_many_states(
+def test_engines_share_one_limit_of_cached_states(
     generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The fullest one forgets; the others keep what they know."""
+    """The engine with the most states drops them; the others keep theirs."""
     gc.collect()  # engines of other tests
     kept = 20 + sum(len(engine._states) for engine in find_engine._engines)
     monkeypatch.setattr(find_engine, "STATES_KEPT", kept)
@@ -256,7 +256,7 @@ def test_all_engines_together_keep_so_many_states(
     assert len(small._states) == few > 1
 
 
-def test_the_state_hash_forgets_what_was_only_looked_at(generated_games: Path) -> None:
+def test_the_state_hash_ignores_look(generated_games: Path) -> None:
     game = find_games(generated_games, "train")[0]
     engine = GameEngine(game)
     start, _ = engine.reset()
@@ -300,7 +300,7 @@ def test_the_state_hash_does_not_depend_on_history(generated_games: Path) -> Non
     assert back.state_hash == state.state_hash != carried.state_hash
 
 
-def test_gibberish_is_remembered_once(generated_games: Path) -> None:
+def test_unknown_commands_share_one_cache_entry(generated_games: Path) -> None:
     engine = GameEngine(find_games(generated_games, "train")[0])
     start, _ = engine.reset()
     answers = {engine.step(start, f"gibberish {number}") for number in range(5)}

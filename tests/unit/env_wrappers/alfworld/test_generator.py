@@ -155,9 +155,9 @@ def test_the_official_unseen_scenes_are_unseen(room: str) -> None:
     assert set(scenes(room, "test")) == train | unseen
 
 
-def test_twins_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_duplicate_games_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Fake:
-        """Enough of an engine, and of a plan, for two games that only differ in their name."""
+        """A fake engine, for two games that differ only in their name."""
 
         names: ClassVar[dict[str, str]] = {}
 

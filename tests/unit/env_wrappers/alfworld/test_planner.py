@@ -31,7 +31,7 @@ def test_the_planner_wins_a_generated_game(generated_games: Path, tmp_path: Path
     assert any(command.startswith("clean ") for command in plan)
 
 
-def test_the_planner_wins_a_official_game(official_game: Path) -> None:
+def test_the_planner_wins_an_official_game(official_game: Path) -> None:
     plan = find_plan(official_game, seconds=120)
     assert why_not_won(GameEngine(official_game), plan) is None
 

@@ -212,7 +212,7 @@ def test_a_broken_game_fails_alike_with_and_without_an_entry(
 
 
 def test_a_fresh_process_reads_what_another_kept(game: dict[str, Any], folder: Path) -> None:
-    """In silence, and whatever its own arguments: the translator reads them when imported."""
+    """It prints no warning and keeps its `sys.argv`, which the translator parses on import."""
     fact = re.search(r"\(canContain [^()]*\)", game["pddl_problem"])
     assert fact
     game["pddl_problem"] = game["pddl_problem"].replace(fact.group(), fact.group() * 2, 1)

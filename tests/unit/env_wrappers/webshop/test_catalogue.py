@@ -30,8 +30,8 @@ from tests.unit.env_wrappers.webshop.webshop_data import (
     PRODUCTS,
     choices,
     entry,
+    human_entry,
     item,
-    said,
     write_data,
 )
 
@@ -174,7 +174,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ),
     ({"human": {"B1": {}}}, "entry 'B1' in .*items_human_ins.json: Input should be a valid array"),
     ({"human": {"B1": [{}]}}, "0.instruction: Field required"),
-    ({"human": {"B1": [said("a") | {"instruction_options": None}]}}, "instruction_options"),
+    ({"human": {"B1": [human_entry("a") | {"instruction_options": None}]}}, "instruction_options"),
     ({"human": b"{"}, "items_human_ins.json is cut off"),
     ({"items": b"[" * 100_000}, "after product 0: maximum recursion depth exceeded.*; fetch or"),
     ({"entries": b'{"a":' * 100_000}, "after entry 0: maximum recursion depth exceeded"),
@@ -276,7 +276,7 @@ def _stores(draw: st.DrawFn) -> tuple[list[dict[str, Any]], dict[str, Any], dict
             )
         )
         entries[asin] = draw(st.sampled_from([entry("x", "y z"), {"attributes": ["q"]}, {}]))
-        human[asin] = [said(text, text) for text in draw(st.lists(TEXT, max_size=2))]
+        human[asin] = [human_entry(text, text) for text in draw(st.lists(TEXT, max_size=2))]
     return items, entries, human
 
 

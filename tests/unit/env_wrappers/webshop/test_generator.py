@@ -65,7 +65,7 @@ def texts_of(item: dict[str, Any]) -> str:
     return " ".join(texts).lower()
 
 
-def said(attribute: str, wish: str) -> bool:
+def names_attribute(attribute: str, wish: str) -> bool:
     """Return whether a wish names an attribute, perhaps in other words."""
     return attribute in wish or VOCABULARY["paraphrases"].get(attribute, attribute) in wish
 
@@ -210,7 +210,7 @@ class TestProducts:
 
     @pytest.mark.parametrize("most", [3, 5, 27])
     def test_attributes_are_in_the_texts(self, most: int) -> None:
-        """And no others. There are as many as wanted, no two of them equal."""
+        """Texts name all attributes of a product and no others; attributes do not repeat."""
         counts = Counter[int]()
         for number in range(400):
             item, record, _ = make_product(replace(SPEC, attributes=most), number)
@@ -273,7 +273,7 @@ class TestProducts:
                     wish, wanted = record["instruction"], record["instruction_attributes"]
                     assert brand.lower() in wish
                     assert kind in wish
-                    assert all(said(attribute, wish) for attribute in wanted)
+                    assert all(names_attribute(attribute, wish) for attribute in wanted)
                     assert feature == "none" or feature in wanted
         assert set(differ) == ({"edition", "feature"} if lookalikes > 1 else set())
 

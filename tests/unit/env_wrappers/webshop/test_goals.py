@@ -25,8 +25,8 @@ from tests.unit.env_wrappers.webshop.webshop_data import (
     ITEMS,
     choices,
     entry,
+    human_entry,
     item,
-    said,
     write_data,
 )
 from tests.unit.env_wrappers.webshop.webshop_store import recorded
@@ -154,11 +154,14 @@ _PRICES = st.sampled_from(
     ["", "$20", "$19.99", "$3 to $40", "$900 - $1000", "$985", "$960.5", "$0"]
 )
 _ENTRIES = st.sampled_from([entry("a towel", "soft", "dry"), {"attributes": []}, entry("..x..")])
-_SAID = st.lists(st.sampled_from([said("..a towel.."), said("b", "x", "y")]), max_size=3)
+_HUMAN_ENTRIES = st.lists(
+    st.sampled_from([human_entry("..a towel.."), human_entry("b", "x", "y")]),
+    max_size=3,
+)
 
 
 @given(
-    st.lists(st.tuples(_GROUPS, _PRICES, _ENTRIES, _SAID), min_size=1, max_size=6),
+    st.lists(st.tuples(_GROUPS, _PRICES, _ENTRIES, _HUMAN_ENTRIES), min_size=1, max_size=6),
     st.sampled_from(KINDS),
     st.integers(-3, 2**40),
     st.integers(0, 300),

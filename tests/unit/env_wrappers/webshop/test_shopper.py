@@ -43,8 +43,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-class Shelf:
-    """Answers each query with what it is given for it; without that, always with the same."""
+class FakeCatalogue:
+    """Return the hits given for a query, or the default hits."""
 
     def __init__(self, hits: Sequence[int], **by_query: Sequence[int]):
         self.hits, self.by_query = hits, by_query
@@ -81,7 +81,7 @@ class TestOracle:
         options = {"color": "navy", "size": "small"}
         text = f"{wish} with color: navy, and size: small, and price lower than 20.00 dollars"
         goal = Goal(0, 7, text, ("stretchy",), 20.0, options)
-        shelf = Shelf([*range(100, 120), 7])
+        shelf = FakeCatalogue([*range(100, 120), 7])
         clicks = ["click[next >]"] * 2 + ["click[b000000007]", "click[navy]", "click[small]"]
         assert oracle_actions(goal, SHIRT, shelf) == [
             "search[stretchy polo shirt dafodo]",
@@ -92,30 +92,30 @@ class TestOracle:
     def test_it_tries_fewer_words(self) -> None:
         """The first query that shows the product at once is taken, else the best of them."""
         goal = Goal(0, 7, "i need a nice stretchy shirt", ("stretchy",), 1e6, {})
-        shelf = Shelf(range(8))
+        shelf = FakeCatalogue(range(8))
         assert oracle_actions(goal, SHIRT, shelf)[0] == "search[nice stretchy shirt]"
         assert shelf.queries == ["nice stretchy shirt"]
-        shelf = Shelf(range(30, 6, -1), stretchy_shirt=[1, 7])
+        shelf = FakeCatalogue(range(30, 6, -1), stretchy_shirt=[1, 7])
         assert oracle_actions(goal, SHIRT, shelf)[:2] == [
             "search[stretchy shirt]",
             "click[b000000007]",
         ]
         assert shelf.queries == ["nice stretchy shirt", "stretchy shirt"]
-        shelf = Shelf(range(30, 6, -1), stretchy_shirt=[1])
+        shelf = FakeCatalogue(range(30, 6, -1), stretchy_shirt=[1])
         assert oracle_actions(goal, SHIRT, shelf)[:3] == [
             "search[nice stretchy shirt]",
             *["click[next >]"] * 2,
         ]
         with pytest.raises(DataError, match=r"no search .* finds B000000007"):
-            oracle_actions(goal, SHIRT, Shelf([1, 2]))
+            oracle_actions(goal, SHIRT, FakeCatalogue([1, 2]))
 
     def test_options_of_human_goals(self) -> None:
         """The equal value is preferred to one that is only taken for it; others are left out."""
         goal = Goal(0, 7, "shirt", ("stretchy",), 1e6, ("navy", "wool"))
-        assert "click[navy]" in oracle_actions(goal, SHIRT, Shelf([7]))
-        assert len(oracle_actions(goal, SHIRT, Shelf([7]))) == 4
+        assert "click[navy]" in oracle_actions(goal, SHIRT, FakeCatalogue([7]))
+        assert len(oracle_actions(goal, SHIRT, FakeCatalogue([7]))) == 4
         goal = Goal(0, 7, "shirt", ("stretchy",), 1e6, ("deep navy",))
-        assert len(oracle_actions(goal, SHIRT, Shelf([7]))) == 4
+        assert len(oracle_actions(goal, SHIRT, FakeCatalogue([7]))) == 4
 
 
 class TestCheck:

@@ -13,7 +13,13 @@ from env_wrappers.webshop.catalogue import open_catalogue
 from env_wrappers.webshop.generator import generate
 from env_wrappers.webshop.goals import PRODUCT_SPLITS, SPLITS, GoalList, open_goals, split_goals
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from tests.unit.env_wrappers.webshop.webshop_data import choices, entry, item, said, write_data
+from tests.unit.env_wrappers.webshop.webshop_data import (
+    choices,
+    entry,
+    human_entry,
+    item,
+    write_data,
+)
 
 SPLIT_OF = {
     "B000000007": "test_products",
@@ -115,7 +121,7 @@ def test_a_product_stays_in_its_split(tmp_path: Path) -> None:
     """In a store with other products, with other options, and with goals of people."""
     items = [item(asin, customization_options=choices(size="s|l")) for asin in SPLIT_OF]
     entries = {asin: entry() for asin in SPLIT_OF}
-    human = {asin: [said("a towel")] for asin in SPLIT_OF}
+    human = {asin: [human_entry("a towel")] for asin in SPLIT_OF}
     both = write_data(tmp_path / "both", items, entries, human)
     few = write_data(tmp_path / "few", [item(asin) for asin in [*SPLIT_OF][:0:-1]], entries)
     for path, kind, asins, each in (

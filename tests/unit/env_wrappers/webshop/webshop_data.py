@@ -33,13 +33,15 @@ def choices(**groups: str) -> dict[str, Any]:
 
 
 def entry(text: str = "Find me a towel", *attributes: str) -> dict[str, Any]:
-    """Return what the file of attributes says of a product with a wish."""
+    """Return an entry of the attributes file, with an instruction."""
     wanted = list(attributes or ("soft",))
     return {"attributes": wanted, "instruction": text, "instruction_attributes": wanted}
 
 
-def said(text: str, *options: str, attributes: tuple[str, ...] = ("soft",)) -> dict[str, Any]:
-    """Return a wish as the file of people's wishes has it."""
+def human_entry(
+    text: str, *options: str, attributes: tuple[str, ...] = ("soft",)
+) -> dict[str, Any]:
+    """Return an instruction in the format of the file of human instructions."""
     return {
         "instruction": text,
         "instruction_attributes": list(attributes),
@@ -53,10 +55,15 @@ ITEMS = [
     item("B3", pricing="", query="mops", customization_options={}),
 ]
 ENTRIES = {"B1": entry("Find me a soft towel"), "B2": {"attributes": ["dry"]}, "B3": entry("A mop")}
-SAID = {"B2": [said("i want a towel.", "green"), said("any?", attributes=())], "B9": [said("what")]}
+HUMAN_ENTRIES = {
+    "B2": [human_entry("i want a towel.", "green"), human_entry("any?", attributes=())],
+    "B9": [human_entry("what")],
+}
 
 
-def write_data(folder: Path, items: Any = ITEMS, entries: Any = ENTRIES, human: Any = SAID) -> Path:
+def write_data(
+    folder: Path, items: Any = ITEMS, entries: Any = ENTRIES, human: Any = HUMAN_ENTRIES
+) -> Path:
     """Write a data directory; None leaves a file out, bytes are written as they are."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in ((PRODUCTS, items), (ATTRIBUTES, entries), (HUMAN, human)):

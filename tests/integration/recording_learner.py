@@ -1,4 +1,4 @@
-"""A learner that notes when it starts and when it updates, on a GPU that does not exist."""
+"""A learner that records its start and its updates, on a simulated GPU."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,7 +8,7 @@ from ray.rllib.core.learner import learner_group
 from ray.rllib.core.learner.torch import torch_learner
 
 from hgpo_rllib.learner.learner import HGPOLearner
-from tests.integration.noting_engine import note
+from tests.integration.recording_engine import record_event
 
 # Every process that builds learners, or is one, imports this module: gloo replaces NCCL, and the
 # CPU computes.
@@ -17,15 +17,15 @@ learner_group._get_backend_config = lambda kind: replace(backend_config(kind), b
 torch_learner.get_device = lambda *_: torch.device("cpu")
 
 
-class NotingLearner(HGPOLearner):
-    """`HGPOLearner` with notes."""
+class RecordingLearner(HGPOLearner):
+    """`HGPOLearner` that records events."""
 
     def build(self) -> None:
         """See `Learner`."""
-        note("learner")
+        record_event("learner")
         super().build()
 
     def _update(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._update(*args, **kwargs)
-        note("update")
+        record_event("update")
         return result

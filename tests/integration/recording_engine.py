@@ -1,4 +1,4 @@
-"""An engine and a transport that note their calls, by the name `noting`.
+"""An engine and a transport that record their calls, registered as `recording`.
 
 Ray imports this module in every process that it starts, so it imports little.
 """
@@ -24,24 +24,24 @@ from hgpo_rllib.policy_server.types import (
 )
 from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
 
-NOTES = "HGPO_TEST_NOTES"  # environment variable with the path of the notes
-NAME = "noting"
+EVENTS_VARIABLE = "HGPO_TEST_EVENTS"  # environment variable with the path of the event file
+NAME = "recording"
 
 
 def register() -> None:
-    """Give the engine and the transport their name in this process."""
+    """Register the engine and the transport in this process."""
     ENGINES[NAME] = WEIGHT_TRANSPORTS[NAME] = __name__
 
 
-def note(event: str, **more: Any) -> None:
+def record_event(event: str, **more: Any) -> None:
     """Append an event of this process."""
     node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
     line = {"event": event, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "node": node, **more}
-    with Path(os.environ[NOTES]).open("a") as file:
+    with Path(os.environ[EVENTS_VARIABLE]).open("a") as file:
         file.write(json.dumps(line) + "\n")
 
 
-class NotingEngine(Engine):
+class RecordingEngine(Engine):
     """Answers every prompt with the same token."""
 
     version = STARTING_WEIGHTS.version
@@ -58,17 +58,17 @@ class NotingEngine(Engine):
 
         async def load(version: str) -> None:
             self.version = version
-            note("load")
+            record_event("load")
 
         yield load
 
     async def sleep(self) -> None:
         """See `Engine`."""
-        note("sleep")
+        record_event("sleep")
 
     async def wake(self) -> None:
         """See `Engine`."""
-        note("wake")
+        record_event("wake")
 
 
 def environment(server: Any) -> dict[str, str]:
@@ -76,15 +76,15 @@ def environment(server: Any) -> dict[str, str]:
     return {}
 
 
-def start(*settings: Any) -> NotingEngine:
+def start(*settings: Any) -> RecordingEngine:
     """See `EngineModule`."""
-    note("replica")
-    return NotingEngine()
+    record_event("replica")
+    return RecordingEngine()
 
 
 def publish(weights: PublishedWeights) -> Any:
     """See `WeightTransport`."""
-    note("publish")
+    record_event("publish")
     return object_store.publish(weights)
 
 
