@@ -205,7 +205,7 @@ def test_too_many_turns(harness: GatewayHarness) -> None:
     played, session = harness.begin(max_turns=2)
     harness.ask(session)
     harness.ask(session)
-    with pytest.raises(openai.APIStatusError, match="has ended after 2 responses"):
+    with pytest.raises(openai.APIStatusError, match="the limit is 2 responses"):
         harness.ask(session)
     trajectory = played.result(10)
     assert [step.truncated for step in trajectory.steps] == [False, True]
