@@ -64,8 +64,8 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     try:
         data = parse_yaml(path.read_text(encoding="utf-8")) or {}
     except OSError as error:
-        base_of = f", which {extended_by[-1]} extends" if extended_by else ""
-        raise ConfigError(f"cannot read the config {path}{base_of}: {error.strerror}") from error
+        origin = f", which {extended_by[-1]} extends" if extended_by else ""
+        raise ConfigError(f"cannot read the config {path}{origin}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     if not isinstance(data, dict):

@@ -28,9 +28,8 @@ def hgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     At depth k = 0..K, the steps that share their task, state and k previous states form a group
     (Eq. 3, 4). The advantage of a step in it is ``A_k = (R - mean) / (std + 1e-6)`` (Eq. 5). The
     mean over depths has weights proportional to ``(k + 1)^α`` (Eq. 6, 7), or ``(k + 2)^α`` with
-    ``contexts="released"``. Singletons and advantages
-    of exactly 0 are excluded before the weights are normalized. A group whose returns are all equal
-    gives exactly 0.
+    ``contexts="released"``. Singletons and advantages of exactly 0 are excluded before the weights
+    are normalized. A group whose returns are all equal gives exactly 0.
 
     Reads context_length, weight_alpha, normalize, contexts.
     """
@@ -100,9 +99,8 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     """HGPO's groups as a value function for generalized advantages (beyond the paper).
 
     The value of a step is the weighted mean over depths k of the mean step return of its group,
-    with the weights of `hgpo` and without singletons; the step return where all
-    groups are singletons. The result of `gae` is compared over all steps of the task. With λ = 1,
-    a step is credited with its own return, as in HGPO. With a smaller λ, it is credited with the
+    with the weights of `hgpo` and without singletons; the step return where all groups are
+    singletons. The result of `gae` is compared over all steps of the task. With λ = 1, a step is credited with its own return, as in HGPO. With a smaller λ, it is credited with the
     values of the states that follow, which other trajectories have visited too: less variance, and
     bias where the deepest groups still mix different states.
 

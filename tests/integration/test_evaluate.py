@@ -106,6 +106,7 @@ def test_reflexion(run: Path, tmp_path: Path, model: Model) -> None:
 
 def check_pages(pages: list[str]) -> None:
     """Each page shows a response and how often actions are sampled."""
+    assert len(pages) == 2
     for number, page in enumerate(pages, start=1):
         assert f"Step {number} of {number}" in page
         assert "&lt;action&gt;" in page, "the response"
