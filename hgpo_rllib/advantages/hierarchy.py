@@ -100,9 +100,10 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
     The value of a step is the weighted mean over depths k of the mean step return of its group,
     with the weights of `hgpo` and without singletons; the step return where all groups are
-    singletons. The result of `gae` is compared over all steps of the task. With λ = 1, a step is credited with its own return, as in HGPO. With a smaller λ, it is credited with the
-    values of the states that follow, which other trajectories have visited too: less variance, and
-    bias where the deepest groups still mix different states.
+    singletons. The result of `gae` is compared over all steps of the task. With λ = 1, a step is
+    credited with its own return, as in HGPO. With a smaller λ, it is credited with the values of
+    the states that follow, which other trajectories have visited too: less variance, and bias where
+    the deepest groups still mix different states.
 
     Reads context_length, weight_alpha, normalize, contexts, gamma, gae_lambda.
     """
