@@ -1,4 +1,4 @@
-"""Any Gymnasium environment that can be played in text, with the contract of this package."""
+"""Play any Gymnasium environment whose observations and actions can be written as text."""
 
 import copy
 import hashlib
@@ -77,18 +77,18 @@ class GymnasiumEnv(TextEnv):
             raise DataError(f"num_tasks is from 1 to {FIRST_SEED['test']:,}, not {num_tasks}")
         self.num_tasks = num_tasks
         self._name, self._goal, self._arguments = name, goal, dict(arguments or {})
-        self._first_seed = FIRST_SEED[split]
         self._split = split
         self._env = self._make()
         if "ansi" in (self._env.metadata.get("render_modes") or ()):
             self._env.close()
             self._env = self._make(render_mode="ansi")
         space = self._env.action_space
-        self._actions = list(actions or ())
-        self._start = int(space.start) if isinstance(space, Discrete) else None
+        names = list(actions or ())
+        self._actions: dict[str, Any] = {name: name for name in names}  # those of the environment
         if isinstance(space, Discrete):
-            if len(self._actions) != space.n or len({*self._actions}) != space.n:
+            if len(names) != space.n or len({*names}) != space.n:
                 raise DataError(f"{name} has {space.n} actions: actions must name each, in order")
+            self._actions = {name: int(space.start) + i for i, name in enumerate(names)}
         elif not isinstance(space.sample(), str):
             raise DataError(f"{name} has actions of {space}: only text and Discrete can be played")
         if any(action != action.strip().lower() for action in self._actions):
@@ -100,25 +100,21 @@ class GymnasiumEnv(TextEnv):
         )
 
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
-        number = self._first_seed + self._choose(seed, task)
-        self._won = self._refused = False
+        number = FIRST_SEED[self._split] + self._choose(seed, task)
+        self._won = False
         text = self._text(self._env.reset(seed=number)[0])
         goal = text if self._goal is None else self._goal
         facts = {"goal": goal, "task_type": self._name, "game": f"{self._name}/{number}"}
         return text, facts
 
-    def _act(self, action: str) -> tuple[str, float, bool]:
-        offered = not self._actions or action in self._actions
-        self._refused = not offered or not (
-            self._start is not None or self._env.action_space.contains(action)
-        )
-        if self._refused:
-            return str(self._last_observation), 0.0, False
-        own = action if self._start is None else self._start + self._actions.index(action)
+    def _act(self, action: str) -> tuple[str, float, bool, bool]:
+        own = self._actions.get(action) if self._actions else action
+        if own is None or not self._env.action_space.contains(own):
+            return str(self._last_observation), 0.0, False, True
         observation, reward, terminated, truncated, _ = self._env.step(own)
         self._won = bool(terminated) and float(reward) >= self._success_reward
         # The registered step limit is off, so an environment that truncates has ended by itself.
-        return self._text(observation), float(reward), bool(terminated or truncated)
+        return self._text(observation), float(reward), bool(terminated or truncated), False
 
     def _text(self, observation: Any) -> str:
         with np.printoptions(threshold=sys.maxsize):  # all numbers of a large array
@@ -137,19 +133,18 @@ class GymnasiumEnv(TextEnv):
         return {
             "admissible_actions": list(self._actions) or [ANY_ACTION],
             "won": self._won,
-            "inadmissible": self._refused,
             "state_hash": self._state_hash,
         }
 
     def _settings(self) -> dict[str, Any]:
         mine = {"name": self._name, "arguments": self._arguments}
-        return super()._settings() | mine | {"list of actions": self._actions}
+        return super()._settings() | mine | {"list of actions": list(self._actions)}
 
     def _save(self) -> Any:
-        return copy.deepcopy(self._env), self._won, self._refused, self._state_hash
+        return copy.deepcopy(self._env), self._won, self._state_hash
 
     def _load(self, episode: Any) -> None:
-        env, self._won, self._refused, self._state_hash = episode
+        env, self._won, self._state_hash = episode
         self._env = copy.deepcopy(env)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from env_wrappers.spaces import AnyText
 
 @dataclass(frozen=True, eq=False, slots=True, repr=False)
 class Snapshot:
-    """A moment of an episode, see ``TextEnv.snapshot``; opaque, and valid in its process only."""
+    """State of an episode, see ``TextEnv.snapshot``; opaque, and valid in its process only."""
 
     _settings: Mapping[str, Any]
     _common: tuple[Any, ...]
@@ -53,7 +53,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     """Name of the split, for error messages; "" without one."""
 
     def __init__(self, max_steps: int, success_reward: float, render_mode: str | None) -> None:
-        """Set what all environments have.
+        """Set the attributes that all environments share.
 
         Args:
             max_steps: steps after which an episode is truncated.
@@ -73,7 +73,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self.action_space = AnyText()
         self._max_steps = max_steps
         self._success_reward = float(success_reward)
-        self._steps = self._inadmissible = 0
+        self._steps = self._inadmissible_count = 0
         self._running = self._closed = False
         self._last_observation: str | None = None
         self._task_info: dict[str, Any] = {}  # what an episode does not change
@@ -87,12 +87,12 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         """
 
     @abc.abstractmethod
-    def _act(self, action: str) -> tuple[str, float, bool]:
-        """Take an action; return observation, reward and terminated."""
+    def _act(self, action: str) -> tuple[str, float, bool, bool]:
+        """Take an action; return observation, reward, terminated and inadmissible."""
 
     @abc.abstractmethod
     def _info(self) -> dict[str, Any]:
-        """Return the other info, including whether the last action was "inadmissible"."""
+        """Return the other info."""
 
     def _settings(self) -> dict[str, Any]:
         """Return, by name, what a snapshot requires to be equal in another environment."""
@@ -121,7 +121,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_open()
-        self._running, self._last_observation, self._steps, self._inadmissible = False, None, 0, 0
+        self._running, self._last_observation = False, None
+        self._steps = self._inadmissible_count = 0
         # Gymnasium accepts a bool as an int and would play task 0 or 1.
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or seed < 0):
             raise DataError(f"reset: a seed is an integer from 0 on, or None, not {seed!r}")
@@ -136,7 +137,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         task = (options or {}).get(self._task_option)
         self._last_observation, self._task_info = self._begin(seed, task)
         self._running = True
-        return self._last_observation, {**self._info(), **self._task_info, "inadmissible_count": 0}
+        counted = {"inadmissible": False, "inadmissible_count": 0}
+        return self._last_observation, {**self._info(), **self._task_info, **counted}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take one action.
@@ -151,13 +153,13 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         if not isinstance(action, str):
             raise TypeError(f"an action is a string, not {type(action).__name__}")
         self._running = False  # also after an error
-        self._last_observation, reward, terminated = self._act(action)
+        self._last_observation, reward, terminated, inadmissible = self._act(action)
         self._steps += 1
-        info = self._info()
-        self._inadmissible += info["inadmissible"]
-        info |= {**self._task_info, "inadmissible_count": self._inadmissible}
+        self._inadmissible_count += inadmissible
+        counted = {"inadmissible": inadmissible, "inadmissible_count": self._inadmissible_count}
         truncated = self._steps >= self._max_steps and not terminated
         self._running = not (terminated or truncated)
+        info = {**self._info(), **self._task_info, **counted}
         return self._last_observation, reward, terminated, truncated, info
 
     def snapshot(self) -> Snapshot:
@@ -171,7 +173,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
             gymnasium.error.ClosedEnvironmentError: the environment is closed.
         """
         self._require_running()
-        common = self._steps, self._last_observation, self._task_info, self._inadmissible
+        common = self._steps, self._inadmissible_count, self._last_observation, self._task_info
         return Snapshot(self._settings(), common, self._save())
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -194,7 +196,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
                     "with the same arguments"
                 )
         self._load(snapshot._episode)
-        self._steps, self._last_observation, self._task_info, self._inadmissible = snapshot._common
+        self._steps, self._inadmissible_count, *shown = snapshot._common
+        self._last_observation, self._task_info = shown
         self._running = True
 
     def render(self) -> str | None:  # type: ignore[override]

@@ -29,12 +29,12 @@ from torch import Tensor
 
 from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
-from hgpo_rllib.advantages.estimators import HIPER, TEACHERS, WITHOUT_STATES
+from hgpo_rllib.advantages.estimators import CRITIC_OUTPUTS, TEACHERS, WITHOUT_STATES
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
-from hgpo_rllib.learner.distribution import check_healthy, on_learners, rank, update
+from hgpo_rllib.learner.data_parallel import check_healthy, on_learners, rank, update
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
@@ -149,7 +149,7 @@ class HGPOConfig(AlgorithmConfig):
                 "compile": self.compile,
                 "critic": self.critic,
                 "critic_layers": self.critic_layers,
-                "critic_outputs": {"vetta": 2, HIPER: 3}.get(self.estimator, 1),
+                "critic_outputs": CRITIC_OUTPUTS.get(self.estimator, 1),
             },
         )
 
@@ -252,8 +252,8 @@ class HGPO(Algorithm):
                 own_handle, local_env_runner=False
             )
         except BaseException as error:  # includes an interrupt while the engines start
-            # The traceback keeps RLlib's half-built learner group alive. Its `__del__` calls Ray:
-            # after the end of Ray, that would start another one. So delete it now.
+            # The traceback references RLlib's half-built learner group, whose `__del__` calls Ray.
+            # After `ray.shutdown()` this call would start a new Ray, so release the group now.
             traceback.clear_frames(error.__traceback__)
             self._stop_policy_server()
             raise
@@ -367,7 +367,7 @@ class HGPO(Algorithm):
     def cleanup(self) -> None:
         """Stop rollouts, this run's policy server and RLlib's components, and free the GPUs."""
         try:
-            # Not longer: a learner in an update replies only after it.
+            # Limited, because a learner replies only when its current update has ended.
             self.learner_group.foreach_learner(lambda x: x.policy.close(), timeout_seconds=5)
             self.env_runner.stop()  # RLlib stops it again, after the server that it needs
         finally:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from env_wrappers.files import write_atomically
 from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, TEACHERS
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run_files import parse_yaml, read_run_file
@@ -158,7 +159,7 @@ def parse_config(data: dict[str, Any]) -> RunConfig:
 
 def save_config(config: RunConfig, path: Path) -> None:
     """Write the config as YAML that `load_config` can read."""
-    path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+    write_atomically(path, yaml.safe_dump(config.model_dump(), sort_keys=False))
 
 
 def _apply(data: dict[str, Any], override: str) -> None:

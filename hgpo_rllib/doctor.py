@@ -20,7 +20,7 @@ from hgpo_rllib.bench.learner import peak_bytes, peak_flops
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import Columns
-from hgpo_rllib.learner.distribution import on_learners, update
+from hgpo_rllib.learner.data_parallel import on_learners, update
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.reporting.console import TrainingConsole

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from ray.rllib.core.learner.learner_group import LearnerGroup
 
 from hgpo_rllib.errors import RunStoppedError
-from hgpo_rllib.learner.distribution import on_learners
+from hgpo_rllib.learner.data_parallel import on_learners
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.policy_server.types import Prompt, RequestFailedError, Sampling
 from hgpo_rllib.rollout.runner import HGPOEnvRunner

@@ -10,7 +10,7 @@ from pydantic import BaseModel, StringConstraints, TypeAdapter
 
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import (
-    GAME_FILE,
+    REMEDY,
     TASK_TYPES,
     TREE,
     find_tree,
@@ -91,13 +91,13 @@ def check_tree(
     """
     tree = find_tree(data)
     if not tree.is_dir():
-        raise DataError(f"no ALFWorld games: {tree} is not a directory. {_EXPECTED}")
+        raise DataError(f"no ALFWorld games: {tree} is not a directory. {REMEDY}")
     unreadable: list[OSError] = []
     files = game_files(tree, levels=3, on_error=unreadable.append)
     if not files and unreadable:
         raise DataError(f"cannot read {unreadable[0].filename}: {unreadable[0].strerror}")
     if not files:
-        raise DataError(f"no ALFWorld games: no game file in {tree}. {_EXPECTED}")
+        raise DataError(f"no ALFWorld games: no game file in {tree}. {REMEDY}")
     games = []
     work = functools.partial(check_game, replay=replay, trusted=trusted)
     # Without replay, one process is faster than starting others.
@@ -117,7 +117,7 @@ def check_tree(
     return TreeCheck(kind, games, broken)
 
 
-def check_game(file: Path, replay: bool, trusted: bool = False) -> GameCheck:
+def check_game(file: Path, replay: bool, trusted: bool) -> GameCheck:
     """Check one game file."""
     name, split = Path(*file.parts[-5:]).as_posix(), file.parts[-4]
     task_type = "unknown"
@@ -153,9 +153,3 @@ def _manifest_fault(manifest: Path, files: list[Path]) -> str | None:
     if hash_of_games(manifest.parent, files) == expected:
         return None
     return "the game files are not the ones that were generated: their sha256 differs"
-
-
-_EXPECTED = (
-    f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: make games with "
-    "`hgpo data generate alfworld`, or download the official ones with `alfworld-download`"
-)

@@ -78,17 +78,16 @@ class ALFWorldEnv(TextEnv):
         self._engine = get_engine(self._game, self._trusted)
         self._state, observation = self._engine.reset()
         self._taken: tuple[str, ...] = ()
-        self._ignored = False  # whether the last action was inadmissible
         return observation, {
             "task_type": task_type_of(Path(self._game)),
             "game": self._game,
             "goal": observation.rpartition(_TASK_MARK)[2].strip(),
         }
 
-    def _act(self, action: str) -> tuple[str, float, bool]:
+    def _act(self, action: str) -> tuple[str, float, bool, bool]:
         assert self._engine is not None, "an episode is running"
         assert self._state is not None
-        self._ignored = action.strip() not in self._state.admissible
+        inadmissible = action.strip() not in self._state.admissible
         try:
             self._state, observation = self._engine.step(self._state, action)
         except Exception as error:  # TextWorld only notices a missing text in the grammar here
@@ -96,20 +95,20 @@ class ALFWorldEnv(TextEnv):
                 f"{self._game} cannot answer {action[:80]!r}: "
                 f"{type(error).__name__}: {error}; remove the file or fetch it again"
             ) from error
-        if not self._ignored:
+        if not inadmissible:
             self._taken += (action,)
         won = self._state.won
-        return observation, self._success_reward * won, won
+        return observation, self._success_reward * won, won, inadmissible
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"trusted": self._trusted}
 
     def _save(self) -> Any:
         # The engine is part of it: a state is valid while its engine exists.
-        return self._engine, self._state, self._game, self._taken, self._ignored
+        return self._engine, self._state, self._game, self._taken
 
     def _load(self, episode: Any) -> None:
-        self._engine, self._state, self._game, self._taken, self._ignored = episode
+        self._engine, self._state, self._game, self._taken = episode
 
     def _info(self) -> dict[str, Any]:
         assert self._state is not None
@@ -117,7 +116,6 @@ class ALFWorldEnv(TextEnv):
             "admissible_actions": list(self._state.admissible),
             "won": self._state.won,
             "state_hash": self._state.state_hash,
-            "inadmissible": self._ignored,
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -28,10 +28,10 @@ DATA_VARIABLE = "ALFWORLD_DATA"
 _DEFAULT_DATA = "~/.cache/alfworld"  # default of the alfworld package
 _SOLVABLE = re.compile(rb'"solvable"\s*:\s*(true|false)')
 
-_REMEDY = (
+REMEDY = (
     f"Expected <data>/{TREE}/<split>/<task>/<trial>/{GAME_FILE}: give such a directory, or name it "
-    f"in {DATA_VARIABLE} (`alfworld-download` fetches the official one); "
-    "in `hgpo train`, give none to have games generated"
+    f"in {DATA_VARIABLE} (`alfworld-download` fetches the official one, "
+    "`hgpo data generate alfworld` makes one); in `hgpo train`, give none to have games generated"
 )
 
 
@@ -83,18 +83,18 @@ def find_games(
     folder, source = _split_folder(data, split)
     try:
         if not folder.is_dir():
-            raise DataError(f"no ALFWorld games: {folder}{source} is not a directory. {_REMEDY}")
+            raise DataError(f"no ALFWorld games: {folder}{source} is not a directory. {REMEDY}")
         found = game_files(folder, levels=2)
     except OSError as error:
         where = f"{error.filename or folder}{source}"
-        raise DataError(f"cannot read {where}: {error.strerror}. {_REMEDY}") from error
+        raise DataError(f"cannot read {where}: {error.strerror}. {REMEDY}") from error
     games = [game for game in found if is_supported(game) and task_type_of(game) in wanted]
     games = [game for game in games if is_solvable(game)]
     if not games:
         kinds = "any task type" if task_types is None else " or ".join(task_types) or "no task type"
         raise DataError(
             f"no solvable ALFWorld game of {kinds} in {folder}{source} "
-            f"({len(found)} game files there). {_REMEDY}"
+            f"({len(found)} game files there). {REMEDY}"
         )
     return games
 

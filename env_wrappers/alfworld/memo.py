@@ -32,7 +32,7 @@ from env_wrappers.alfworld.translations import translate, translator_arguments
 from env_wrappers.alfworld.trust import is_alfworld, require_alfworld
 
 SUPPORTED_TEXTWORLD = "1.7.0"
-SWITCH = "HGPO_ALFWORLD_MEMO"
+MEMO_VARIABLE = "HGPO_ALFWORLD_MEMO"
 
 # The task line as alfworld writes it; the grammars of games differ only in its goal.
 _TASK_RULE = re.compile(r'("task":\s*\[\s*\{\s*"rhs":\s*)("(?:[^"\\]|\\.)*")(?=\s*\}\s*\])')
@@ -40,7 +40,7 @@ _TASK_RULE = re.compile(r'("task":\s*\[\s*\{\s*"rhs":\s*)("(?:[^"\\]|\\.)*")(?=\
 
 def memo_enabled() -> bool:
     """Return whether the cache is enabled and supports the installed TextWorld."""
-    if os.environ.get(SWITCH, "1") == "0":
+    if os.environ.get(MEMO_VARIABLE, "1") == "0":
         return False
     if textworld.__version__ != SUPPORTED_TEXTWORLD:
         warnings.warn(

@@ -23,7 +23,7 @@ import textworld
 
 from env_wrappers.files import user_cache, write_atomically
 
-SETTING = "HGPO_ALFWORLD_CACHE"
+CACHE_VARIABLE = "HGPO_ALFWORLD_CACHE"
 """Environment variable: another cache directory, or "0" to disable the cache."""
 
 _FORMAT = 4
@@ -56,7 +56,7 @@ def cache_directory() -> Path | None:
     The directory is ``HGPO_ALFWORLD_CACHE`` or ``hgpo-rllib/alfworld`` in the user's cache. A
     directory that others can write to is not used, since entries are parsed by C code.
     """
-    setting = os.environ.get(SETTING, "")
+    setting = os.environ.get(CACHE_VARIABLE, "")
     if setting == "0":
         return None
     try:
@@ -68,7 +68,7 @@ def cache_directory() -> Path | None:
     except (OSError, RuntimeError) as error:  # RuntimeError: no home directory
         warnings.warn(
             f"translations of ALFWorld games are not kept: {error}; "
-            f"set {SETTING} to a directory, or to 0",
+            f"set {CACHE_VARIABLE} to a directory, or to 0",
             stacklevel=2,
         )
         return None

@@ -103,7 +103,7 @@ class ScienceWorldEnv(TextEnv):
     def _begin(self, seed: int | None, task: Any) -> tuple[str, dict[str, Any]]:
         self._game = None
         self._played = self.games[self._choose(seed, task)]
-        self._actions, self._failed = ["look around"], False
+        self._actions = ["look around"]
         game = self._current()
         name, variation = self._played
         return self._observation, {
@@ -112,14 +112,14 @@ class ScienceWorldEnv(TextEnv):
             "game": f"{name}/{variation}",
         }
 
-    def _act(self, action: str) -> tuple[str, float, bool]:
+    def _act(self, action: str) -> tuple[str, float, bool, bool]:
         action = action.encode(errors="replace").decode() if len(action) <= MAX_ACTION else ""
         game = self._current()
         self._observation = game.step(action)
         self._actions.append(action)
-        self._failed = self._observation.startswith(_NOT_UNDERSTOOD)
-        won = self._won(game)
-        return self._observation, self._success_reward * won, game.completed or game.score < 0
+        reward = self._success_reward * self._won(game)
+        inadmissible = self._observation.startswith(_NOT_UNDERSTOOD)
+        return self._observation, reward, game.completed or game.score < 0, inadmissible
 
     def _info(self) -> dict[str, Any]:
         game = self._current()
@@ -129,7 +129,6 @@ class ScienceWorldEnv(TextEnv):
             "won": self._won(game),
             "task_score": max(0.0, game.score),
             "state_hash": hashlib.sha256(state.encode()).hexdigest()[:16],
-            "inadmissible": self._failed,
         }
 
     def close(self) -> None:
@@ -155,11 +154,11 @@ class ScienceWorldEnv(TextEnv):
         return super()._settings() | mine
 
     def _save(self) -> Any:
-        return self._played, tuple(self._actions), self._failed
+        return self._played, tuple(self._actions)
 
     def _load(self, episode: Any) -> None:
         self._game = None
-        self._played, actions, self._failed = episode
+        self._played, actions = episode
         self._actions = list(actions)
 
     def __getstate__(self) -> dict[str, Any]:

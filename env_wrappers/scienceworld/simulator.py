@@ -49,7 +49,7 @@ class Game:
             self._simulator.switch(None)
             self._game = self._simulator.java.scienceworld.runtime.pythonapi.PythonInterface()
             self._load(gold=False)
-            self._used: str = self._game.agentInterface().get().simplificationStr()
+            self._simplifications: str = self._game.agentInterface().get().simplificationStr()
             self._state = self._simulator.read_state()
 
     def _load(self, gold: bool) -> None:
@@ -191,7 +191,7 @@ class _Simulator:
             count, seed = game._state
             self._set_count(count)
             self._random.setSeed(seed ^ _SCRAMBLE)
-            self._options.parseSimplificationStr(game._used)
+            self._options.parseSimplificationStr(game._simplifications)
             self._current = weakref.ref(game)
 
     def stop(self) -> None:

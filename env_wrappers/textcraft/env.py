@@ -86,10 +86,10 @@ class TextCraftEnv(TextEnv):
             "game": goal.removeprefix(PREFIX),
         }
 
-    def _act(self, action: str) -> tuple[str, float, bool]:
+    def _act(self, action: str) -> tuple[str, float, bool, bool]:
         observation = self._game.act(action if len(action) <= MAX_ACTION else "")
         won = self._game.won
-        return observation, self._success_reward * won, won
+        return observation, self._success_reward * won, won, self._game.failed
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {"data": self.data_hash, "distractors": self._distractors}
@@ -105,7 +105,6 @@ class TextCraftEnv(TextEnv):
             "admissible_actions": self._game.actions,
             "won": self._game.won,
             "state_hash": self._game.state_hash,
-            "inadmissible": self._game.failed,
         }
 
 

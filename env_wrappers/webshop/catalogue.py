@@ -202,11 +202,9 @@ def _write_records(listings: Iterable[Listing], path: Path) -> Iterator[tuple[An
         for listing in listings:
             product = listing.product
             end += file.write(_listings.dump_json(listing) + b"\n")
-            yield (
-                *(end, *(*product.prices, math.nan)[:2]),
-                *(_count_goals(listing), len(listing.human)),
-                *text_hashes((product.asin, product.category, product.query)),
-            )
+            lower, upper = (*product.prices, math.nan)[:2]
+            hashes = text_hashes((product.asin, product.category, product.query))
+            yield end, lower, upper, _count_goals(listing), len(listing.human), *hashes
 
 
 def _count_goals(listing: Listing) -> int:

@@ -117,16 +117,16 @@ def why_missed(shop: Shop, goal: int) -> str | None:
     session = Session(shop)
     session.start(goal)
     product = shop.catalogue[session.goal.product]
-    reward = 0.0
+    score = 0.0
     try:
         actions = oracle_actions(session.goal, product, shop.catalogue)
     except NotFoundError as error:
         return str(error)
     for action in actions:
-        reward, _ = session.step(action)
+        score, _ = session.step(action)
         if session.ignored:
             return f"{action!r} did nothing"
-    return None if reward == 1.0 else f"buying {product.asin} earned {reward:.3f}"
+    return None if score == 1.0 else f"buying {product.asin} earned {score:.3f}"
 
 
 def _evenly(count: int, limit: int | None) -> Sequence[int]:

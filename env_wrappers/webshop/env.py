@@ -10,13 +10,12 @@ import numpy as np
 from env_wrappers.errors import DataError, check_known
 from env_wrappers.text_env import TextEnv
 from env_wrappers.webshop import pages
-from env_wrappers.webshop.goals import split_goals
+from env_wrappers.webshop.goals import GoalKind, split_goals
 from env_wrappers.webshop.records import Goal
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import open_shop
 
 MAX_ACTION = 16_384  # characters
-REWARDS = ("success", "score")
 
 
 class WebShopEnv(TextEnv):
@@ -41,7 +40,7 @@ class WebShopEnv(TextEnv):
         self,
         data: str | Path | None = None,
         split: str = "train",
-        goals: Literal["synthetic", "human"] = "synthetic",
+        goals: GoalKind = "synthetic",
         num_products: int | None = None,
         price_seed: int = 0,
         shuffle_seed: int = 233,
@@ -75,12 +74,12 @@ class WebShopEnv(TextEnv):
             DataError: the data is unusable, or an argument is unknown or out of range.
         """
         super().__init__(max_steps, success_reward, render_mode)
-        check_known("reward", reward, REWARDS)
+        check_known("reward", reward, ("success", "score"))
         check_known("observation_mode", observation_mode, pages.MODES)
         self._shop = shop = open_shop(data, goals, num_products, price_seed, shuffle_seed, nouns)
         self._session = Session(shop, show_attributes)
         self._split = split
-        self._dense = reward == "score"
+        self._reward = reward
         self._mode = observation_mode
         indices = split_goals(shop.goals, split)
         self._places: Sequence[int] = range(len(indices))  # of the goals that are used
@@ -114,15 +113,15 @@ class WebShopEnv(TextEnv):
             "game": f"{self._split}/{place}",
         }
 
-    def _act(self, action: str) -> tuple[str, float, bool]:
+    def _act(self, action: str) -> tuple[str, float, bool, bool]:
         score, bought = self._session.step(action if len(action) <= MAX_ACTION else "")
-        worth = score if self._dense else float(score == 1)
-        return self._session.observation(self._mode), self._success_reward * worth, bought
+        reward = self._success_reward * (score if self._reward == "score" else float(score == 1))
+        return self._session.observation(self._mode), reward, bought, self._session.ignored
 
     def _settings(self) -> dict[str, Any]:
         return super()._settings() | {
             "store": self._shop,
-            "reward": self._dense,
+            "reward": self._reward,
             "observation_mode": self._mode,
             "show_attributes": self._session.show_attributes,
         }
@@ -139,7 +138,6 @@ class WebShopEnv(TextEnv):
             "admissible_actions": session.actions,
             "won": session.page.score == 1,
             "state_hash": session.state_hash,
-            "inadmissible": session.ignored,
             "task_score": session.page.score,
             "score_details": session.score_details,
         }

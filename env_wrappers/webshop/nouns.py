@@ -1,7 +1,6 @@
 """Extract the nouns of product titles, which the reward uses to compare kinds of products."""
 
 import functools
-import importlib
 import importlib.util
 import json
 import re

@@ -25,7 +25,6 @@ BUY_NOW = "Buy Now"
 SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 
 _HTML_BLANKS = " \n\t\x0c\r"
-_MISSPELT = "instruction text".replace("r", "", 1)  # sic: the original's receipt has this typo
 
 
 class Kind(StrEnum):
@@ -235,14 +234,14 @@ def _done(page: Page) -> _Elements:
     """Yield the receipt; like the original's, with most fields empty or "None"."""
     chosen = str(htmlsafe_json_dumps(page.chosen, sort_keys=True))
     for words in (
-        *("Thank you for shopping with us!", "Your code: ", "None"),
-        *(" (Paste it in your MTurk interface.)", "Purchased"),
-        *("asin", page.item.asin, "options", chosen, "attrs", "None", "category", "None"),
-        *("query", "None", "product category", "None", "Target", "asin", "options", "attrs"),
-        *("price upper", _MISSPELT, "category", "product category", "query"),
-        *("Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", str(page.score)),
-        *("Reward Details ", "None"),
-    ):
+        "Thank you for shopping with us!", "Your code: ", "None",
+        " (Paste it in your MTurk interface.)", "Purchased",
+        "asin", page.item.asin, "options", chosen, "attrs", "None", "category", "None",
+        "query", "None", "product category", "None", "Target", "asin", "options", "attrs",
+        "price upper", "instuction text", "category", "product category", "query",
+        "Goal ", "None", "Reward", "Your score (min 0.0, max 1.0)", str(page.score),
+        "Reward Details ", "None",
+    ):  # fmt: skip
         yield Role.TEXT, words
 
 

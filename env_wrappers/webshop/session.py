@@ -57,7 +57,7 @@ class Session:
         self._show(self._index())
 
     def step(self, action: str) -> tuple[float, bool]:
-        """Take an action; return its reward and whether it was a purchase (others have reward 0).
+        """Take an action; return its score and whether it was a purchase (others score 0).
 
         As in the original, a purchase does not end the session: searching remains possible.
         """
@@ -86,11 +86,9 @@ class Session:
         The order does not affect purchases, but is part of the address (observation mode "url").
         """
         page = self.page
-        state = (
-            *(self.goal.index, page.kind, page.keywords, page.number, page.sub_page),
-            *(page.product and page.product.asin, list(page.chosen.items())),
-            *(sorted(page.visited), self._drawn),
-        )
+        asin = page.product and page.product.asin
+        state = [self.goal.index, page.kind, page.keywords, page.number, page.sub_page, asin]
+        state += [list(page.chosen.items()), sorted(page.visited), self._drawn]
         # JSON escapes lone surrogates, which cannot be encoded.
         return hashlib.blake2b(json.dumps(state).encode(), digest_size=16).hexdigest()
 

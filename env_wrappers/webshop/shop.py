@@ -5,11 +5,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from env_wrappers.errors import DataError
 from env_wrappers.webshop.catalogue import MAX_HITS, Catalogue, open_catalogue
-from env_wrappers.webshop.goals import GoalList, check_goals, open_goals
+from env_wrappers.webshop.goals import GoalKind, GoalList, check_goals, open_goals
 from env_wrappers.webshop.nouns import NounExtractor, make_noun_extractor
 from env_wrappers.webshop.records import Goal, Product
 from env_wrappers.webshop.reward import ScoreDetails, score
@@ -70,7 +70,7 @@ class Shop:
 
 def open_shop(
     data: str | Path | None = None,
-    goals: Literal["synthetic", "human"] = "synthetic",
+    goals: GoalKind = "synthetic",
     num_products: int | None = None,
     price_seed: int = 0,
     shuffle_seed: int = 233,

@@ -59,6 +59,8 @@ ESTIMATORS: dict[str, Estimator] = {
 
 VALUES_OF_TOKENS = (*TOKEN_ESTIMATORS, HIPER)
 """Estimators that read a critic's values at tokens of responses."""
+CRITIC_OUTPUTS = {"vetta": 2, HIPER: 3}
+"""Number of the critic's outputs at a token, of estimators that need more than one."""
 NEEDS_CRITIC = ("ppo", *VALUES_OF_TOKENS)
 """Estimators that read the values of a critic."""
 TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {

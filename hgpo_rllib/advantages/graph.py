@@ -27,10 +27,10 @@ def graphgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
     Each step of a task's trajectories is an edge from its state to the next one; the last step of
     a won episode leads to success. With d the length of the shortest path to success, the value of
-    a step is ``10 γ^d(s_{t+1})``, and ``A = A_task + ω A_state``: the trajectory's return compared
-    over all steps of the task, plus ω times the step's value, less the penalty of an invalid
-    action, compared with steps of the same state. States without a path to success count as one
-    step farther than the farthest with one.
+    a step is ``10 γ^d(s_{t+1})`` with γ = `distance_discount`, and ``A = A_task + ω A_state``: the
+    trajectory's return compared over all steps of the task, plus ω times the step's value, less the
+    penalty of an invalid action, compared with steps of the same state. States without a path to
+    success count as one step farther than the farthest with one.
 
     From the released code, without its options to merge similar states and to normalize distances.
     Reads normalize, step_weight, distance_discount; needs trajectory_return, next_anchor and won.

@@ -119,8 +119,7 @@ def group_advantage(group: Ints, value: Floats, normalize: Normalize) -> tuple[F
 
     The advantage is ``(value - mean) / (std + 1e-6)`` with the population standard deviation;
     ``normalize="mean"`` skips the division. Singletons and groups of equal values give exactly 0.
-    Otherwise, rounding errors in the mean would be divided by a standard deviation of almost 0
-    (advantages of up to 0.66 in float32).
+    Otherwise, rounding errors in the mean would be divided by a standard deviation of almost 0.
 
     Args:
         group: group ids, shape ``(n,)``; -1 for a value without a group.

@@ -110,9 +110,8 @@ def hgpo_gae(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     numerator, denominator = np.zeros(len(steps)), np.zeros(len(steps))
     for level in compare_levels(steps, settings):
         shared = level.size > 1
-        group = level.group[shared]
-        total = group_sum(group, steps.step_return[shared])[group]
-        numerator[shared] += level.weight * total / level.size[shared]
+        mean = group_mean(level.group[shared], steps.step_return[shared])
+        numerator[shared] += level.weight * mean
         denominator[shared] += level.weight
     value = steps.step_return.copy()
     np.divide(numerator, denominator, out=value, where=denominator > 0)

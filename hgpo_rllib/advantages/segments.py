@@ -34,8 +34,8 @@ def hiper(
 
     - low: GAE inside a segment, with λ and V_low. V_high of the next segment follows its last step.
     - high: GAE over segments, with λ_segment and the discount γ^d after a segment of d steps:
-      ``A_k = R_k + γ^d V_high(k+1) - V_high(k) + γ^d λ A_{k+1}``, where R_k is the discounted sum
-      of the segment's rewards.
+      ``A_k = R_k + γ^d V_high(k+1) - V_high(k) + γ^d λ_segment A_{k+1}``, where R_k is the
+      discounted sum of the segment's rewards.
     - switch: ``Q_t - V_switch(t)``, with Q_t the discounted sum of the rewards up to the end of the
       segment and V_high of the next one.
 

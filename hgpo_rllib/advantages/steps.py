@@ -35,8 +35,8 @@ class StepArrays:
     Raises:
         ValueError: arrays of different lengths, a value that is not finite, a negative id, two rows
             of one trajectory with the same time, a missing step, a `next_anchor` that is not the
-            next step's anchor, or a trajectory in two tasks, with two returns or two outcomes. The
-            message names the row.
+            next step's anchor, or a trajectory in two tasks or parents, with two returns or two
+            outcomes. The message names the row.
     """
 
     task: Ints
@@ -69,7 +69,9 @@ class StepArrays:
     """As `nll`, by a teacher: the policy with text about the whole episode in its prompt. None
     without a teacher."""
     parent: Ints | None = None
-    """Task of all strategies, where `task` is a task with one strategy; None without strategies."""
+    """Task of the step if `task` distinguishes strategies: trajectories with equal `parent` play
+    the same task, those with equal `task` also follow the same strategy. None without strategies.
+    """
 
     def __post_init__(self) -> None:
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -270,7 +272,7 @@ def step_rewards(steps: StepArrays, gamma: float) -> Floats:
 
 def next_values(steps: StepArrays, values: NDArray[Any], last: Floats | float) -> Floats:
     """Return the value of each step's next step, shape ``(steps,)``; `last` for last steps."""
-    result = np.array(np.broadcast_to(last, values.shape), np.float64)
+    result = np.full(values.shape, last, np.float64)
     later = np.flatnonzero(steps.previous != NONE)
     result[steps.previous[later]] = values[later]
     return result

@@ -3,7 +3,7 @@
 import numpy as np
 
 from hgpo_rllib.advantages.groups import EstimatorSettings, group_advantage
-from hgpo_rllib.advantages.steps import Floats, StepArrays, intern_pairs
+from hgpo_rllib.advantages.steps import Floats, StepArrays
 
 
 def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
@@ -11,9 +11,9 @@ def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
 
     The value of a strategy is the mean return of the best share δ of the M trajectories that follow
     it, of max(1, round(δ M)) trajectories. All their steps get the advantage of the strategy among
-    the N values, by Eq. 1. It is the credit for the tokens of the strategy. That for actions is an
-    estimator over the trajectories of one strategy: `steps.task` is a task with one strategy, and
-    `steps.parent` the task of all strategies.
+    the N values, by Eq. 1. The tokens of the strategy get this advantage. Those of actions get that
+    of another estimator, which compares the trajectories of one strategy (equal `steps.task`;
+    `steps.parent` is the task).
 
     Without `parent`, each trajectory has a strategy of its own, which gives Eq. 1.
     A reconstruction from summaries: rounding and δ were not found.
@@ -24,7 +24,7 @@ def strata(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     if steps.parent is None:
         task, strategy = steps.task, steps.trajectory
     else:
-        task, strategy = steps.parent, intern_pairs(steps.parent, steps.task)
+        task, strategy = steps.parent, steps.task
     _, start, index, count = np.unique(
         strategy[first], return_index=True, return_inverse=True, return_counts=True
     )

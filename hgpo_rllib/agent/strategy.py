@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from hgpo_rllib.advantages.estimators import STRATEGY
@@ -15,20 +16,16 @@ class StrategyAgent(Agent):
 
     def __init__(
         self,
-        make_player: ModelAgentFactory,
+        make_player: Callable[[Memory], Agent],
         find_strategy: Callable[[str], Coroutine[Any, Any, Turn]],
-        info: Mapping[str, Any],
-        group: str,
-        name: str,
     ):
-        """Start an episode; see `AgentFactory`.
+        """Start an episode.
 
-        `make_player` creates the agent that acts. `find_strategy` returns the strategy for the
-        first observation.
+        `make_player` creates the agent that acts, with a memory. `find_strategy` returns the
+        strategy for the first observation.
         """
         self._make_player = make_player
         self._find_strategy = find_strategy
-        self._task = info, group, name
         self._agent: Agent | None = None
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
@@ -36,7 +33,7 @@ class StrategyAgent(Agent):
         if self._agent is not None:
             return await self._agent.act(observation, info)
         strategy = await self._find_strategy(observation)
-        self._agent = self._make_player(*self._task, Memory(strategy=strategy.completion))
+        self._agent = self._make_player(Memory(strategy=strategy.completion))
         turn = await self._agent.act(observation, info)
         return replace(turn, preceding=(strategy,))
 
@@ -67,9 +64,8 @@ def with_strategies(
                 if written.get(key) is task:
                     del written[key]
                 raise
-            valid = not turn.response_truncated
-            return replace(turn, role=STRATEGY, action="", is_valid=valid)
+            return replace(turn, role=STRATEGY, action="", is_valid=not turn.response_truncated)
 
-        return StrategyAgent(make_player, find_strategy, info, group, name)
+        return StrategyAgent(partial(make_player, info, group, name), find_strategy)
 
     return make_agent

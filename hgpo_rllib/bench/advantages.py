@@ -111,13 +111,13 @@ def hgpo_by_dictionary(
             keys[row] = [(task[row], k, *states[max(0, t - k) : t + 1]) for k in range(depth + 1)]
             for key in keys[row]:
                 groups[key].append(step_return[row])
-    statistics = {key: _mean_and_std(members) for key, members in groups.items()}
+    moments = {key: _mean_and_std(members) for key, members in groups.items()}
     offset = 1 if settings.contexts == "paper" else 2
     advantages = []
     for row, value in enumerate(step_return):
         numerator = denominator = 0.0
         for k, key in enumerate(keys[row]):
-            mean, std, varies = statistics[key]
+            mean, std, varies = moments[key]
             advantage = value - mean
             if settings.normalize == "mean_std":
                 advantage /= std + 1e-6

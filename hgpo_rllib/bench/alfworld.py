@@ -20,7 +20,7 @@ from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.alfworld.planner import recorded_plan
-from env_wrappers.alfworld.translations import SETTING
+from env_wrappers.alfworld.translations import CACHE_VARIABLE
 from env_wrappers.alfworld.trust import require_alfworld
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench.measure import Row, Tables, new_process, resident, timed
@@ -29,7 +29,7 @@ POLICIES = ("random", "oracle", "nonsense")
 NONSENSE_RATE = 0.05  # share of invalid commands of the third policy, otherwise random
 NONSENSE = ("dance", "", "go to\nnowhere", "“take” the ☕", "take all", " look ", "help")
 GROUP_SIZE = 8
-NO_CACHE = {SETTING: "0"}  # of translations
+NO_CACHE = {CACHE_VARIABLE: "0"}  # of translations
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _KITCHENS = range(1, 31)  # numbers of floor plans
 _RESETS = 1000  # resets of a loaded game by the fast engine, to get a measurable time
@@ -76,7 +76,7 @@ def bench_alfworld(
     """
     with (
         tempfile.TemporaryDirectory() as name,
-        patch.dict(os.environ, {SETTING: str(Path(name) / "translations")}),
+        patch.dict(os.environ, {CACHE_VARIABLE: str(Path(name) / "translations")}),
     ):
         kinds: dict[str, list[str]] = {}
         if data is not None and official:

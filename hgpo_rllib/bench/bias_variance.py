@@ -144,8 +144,8 @@ def estimates(steps: StepArrays) -> pd.DataFrame:
     counted = {"levels": hall, "grouped": hall & (levels[-1].size > 1)}
     columns = {("everywhere", name): values for name, values in registered.items()}
     for part, by_name in parts.items():
-        product = {COVARIANCE: by_name["level 0"] * by_name[f"level {DEPTH}"]}
-        for name, values in (by_name | product).items():
+        products = {COVARIANCE: by_name["level 0"] * by_name[f"level {DEPTH}"]}
+        for name, values in (by_name | products).items():
             columns[part, name] = np.where(counted[part], values, np.nan)
     return pd.DataFrame(columns)
 

@@ -32,7 +32,7 @@ from hgpo_rllib.learner.batching import (
     token_batch,
     token_columns,
 )
-from hgpo_rllib.learner.distribution import passes
+from hgpo_rllib.learner.data_parallel import passes
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.rollout.trajectory import Step, Trajectory

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 Row = dict[str, Any]
 """Results by name; names end in the unit."""
 Tables = dict[str, list[Row]]
@@ -22,7 +22,7 @@ def resident() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def timed(function: Callable[[], Result], clean: bool = True) -> tuple[float, Result]:
+def timed(function: Callable[[], T], clean: bool = True) -> tuple[float, T]:
     """Return the CPU seconds of a call and its result.
 
     Earlier garbage is collected before the call unless ``clean`` is False.

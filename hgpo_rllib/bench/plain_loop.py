@@ -1,7 +1,7 @@
 """Baseline of the learner: its update as a plain PyTorch loop without RLlib and options.
 
-It has the paper's objective with default settings, batches sorted by length, and computes logits of
-response tokens only, as an efficient single script would.
+It has the default objective of docs/algorithm.md, section 7, sorts batches by length, and computes
+logits of response tokens only, as an efficient single script would.
 """
 
 import numpy as np

@@ -243,7 +243,7 @@ def compare_schedules(config: RunConfig, app: str) -> list[Row]:
         publisher = WeightPublisher(torch.float32, object_store)
         weights = {"weight": torch.zeros(1)}
         with started(config, app, 0, episodes, **settings) as runner:
-            # The engine holds those of the schedule before, which would count as stale.
+            # The engine still has the last schedule's weights; its responses would count as stale.
             runner.use_weights(publisher.publish(weights))
             steps, stale, seconds = 0, 0, []
             for update in range(1 + UPDATES):

@@ -21,7 +21,7 @@ from env_wrappers.webshop.goals import GoalList, open_goals
 from env_wrappers.webshop.shop import open_shop
 from env_wrappers.webshop.shopper import read_wish
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
-from hgpo_rllib.bench.measure import Result, Row, Tables, new_process, resident, timed
+from hgpo_rllib.bench.measure import Row, T, Tables, new_process, resident, timed
 
 QUERIES = 1000
 _SPLIT = "test"  # exists in every store
@@ -50,7 +50,7 @@ def bench_webshop(data: Path | None, products: int, steps: int, environments: in
     return tables
 
 
-def _in_new_process(function: Callable[..., Result], *arguments: Any) -> Result:
+def _in_new_process(function: Callable[..., T], *arguments: Any) -> T:
     """Call a function in a new process."""
     with new_process() as process:
         return process.submit(function, *arguments).result()

@@ -13,7 +13,7 @@ import typer
 
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole, make_console, make_table
-from hgpo_rllib.run.directory import FULL
+from hgpo_rllib.run.directory import DISK_FULL
 
 RUN_FILE = typer.Argument(help="run file, or the name of one in tuned_examples/")
 RunFile = Annotated[Path, RUN_FILE]
@@ -83,6 +83,6 @@ def writing(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in FULL:
+        if error.errno in DISK_FULL:
             raise
         raise ConfigError(f"cannot write {out}: {error.strerror}") from error

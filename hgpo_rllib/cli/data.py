@@ -7,14 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hgpo_rllib.cli.common import (
-    Overrides,
-    RunFile,
-    print_rows,
-    progress,
-    writing,
-)
-from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.cli.common import Overrides, RunFile, print_rows, progress, writing
+from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -146,12 +140,17 @@ def write_demonstrations(
     from hgpo_rllib.environments import find_environment
     from hgpo_rllib.environments.checks import check_no_strategies
     from hgpo_rllib.play.demos import write_demos
+    from hgpo_rllib.warmstart import prepare
 
     run = load_config(config, overrides or [])
     check_no_strategies(run, "hgpo data demos")
     run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
-    run = _with_data(run)
-    find_environment(run.env.env_id).check(run, run.env.train_split)
+    environment = find_environment(run.env.env_id)
+    if environment.data_generator(run) is not None:
+        with progress("generating data") as on_progress:
+            data = str(prepare.make_data(run, on_progress))
+        run = environment.with_data(run, lambda _: data)
+    environment.check(run, run.env.train_split)
     with progress("demonstrating tasks") as on_progress, writing(out):
         demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
     left_out = [demo for demo in demos if demo.left_out]
@@ -163,18 +162,6 @@ def write_demonstrations(
     what = "steps" if run.agent.context == "window" else "conversations"
     tasks = len({demo.game for demo in demos if demo.records})
     typer.echo(f"{out}: {count} {what} of {tasks} tasks, {len(left_out)} episodes left out")
-
-
-def _with_data(config: RunConfig) -> RunConfig:
-    """Return the config with the path of its data, which are generated if it has none."""
-    from hgpo_rllib.environments import find_environment
-    from hgpo_rllib.warmstart import prepare
-
-    if find_environment(config.env.env_id).data_generator(config) is None:
-        return config
-    with progress("generating data") as on_progress:
-        data = prepare.make_data(config, on_progress)
-    return config.model_copy(update={"env": config.env.model_copy(update={"data": str(data)})})
 
 
 @app.command("export")

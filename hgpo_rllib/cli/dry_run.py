@@ -55,8 +55,8 @@ def resource_table(config: RunConfig) -> Table:
     """
     cluster, server = config.cluster, config.policy_server
     kinds: list[tuple[str, int, Amounts]] = [
-        (estimate.ROLLOUTS if cluster.num_learners else estimate.MAIN, 1, {}),
-        (estimate.ENV_RUNNER, cluster.num_env_runners, env_runner_resources(cluster)),
+        ("main process" if cluster.num_learners else estimate.MAIN, 1, {}),
+        ("env runner", cluster.num_env_runners, env_runner_resources(cluster)),
         (estimate.LEARNER, cluster.num_learners, learner_resources(cluster, server)),
         (estimate.REPLICA, server.num_replicas, replica_resources(server)),
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from env_wrappers.errors import describe_error
+from env_wrappers.files import expand_home
 from hgpo_rllib.agent.templates import PROMPTS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import PAGE
@@ -102,7 +103,7 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     if model is not None and Path(model).is_dir():  # else the name of a model on a hub
         model = str(Path(model).absolute())
     config = find_environment(config.env.env_id).with_data(
-        config, lambda part: part.env.data and str(Path(part.env.data).absolute())
+        config, lambda part: part.env.data and str(expand_home(part.env.data).absolute())
     )
     names = ("prompt", "strategy_prompt", "follow_up_prompt")
     templates = {name: getattr(config.agent, name) for name in names}

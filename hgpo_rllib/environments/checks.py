@@ -177,7 +177,7 @@ def check_contract(config: RunConfig, split: str) -> None:
     except (GymnasiumError, DataError) as error:
         raise ConfigError(f"env.env_id: {one_line(error)}") from error
     except Exception as error:
-        options = sorted({"data", "max_steps", *settings.options})
+        options = sorted({"data", "max_steps", "split", *settings.options})
         raise ConfigError(
             f"{where}: it cannot be made with {options}: {describe_error(error)} ({PAGE})"
         ) from error

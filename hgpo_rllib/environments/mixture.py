@@ -88,9 +88,8 @@ class Mixture(EnvironmentSpec):
         find = env.get_wrapper_attr("find")
         places = (find(task) for task in range(env.get_wrapper_attr("num_tasks")))
         names = tuple(f"{name}/{games[name].names[task]}" for name, task in places)
-        hashes = [found.data_hash for found in games.values()]
-        known = "\n".join(text for text in hashes if text is not None)
-        return Games(names, digest(known.encode()) if None not in hashes else None)
+        hashes = [found.data_hash or "" for found in games.values()]
+        return Games(names, digest("\n".join(hashes).encode()) if all(hashes) else None)
 
 
 def _mixed(settings: EnvSettings) -> dict[str, MixedEnvironment]:

@@ -120,7 +120,8 @@ MakeNoisyExpert = Callable[[Info, random.Random], NoisyExpert]
 class DemonstrationGenerator(ABC):
     """Generates the demonstrations from which the pocket model is cloned.
 
-    They are of `warm_start.games` tasks of the train split, evenly spaced in their order.
+    If the run has data, `warm_start.games` tasks of its train split are demonstrated, evenly
+    spaced in their order.
 
     Attributes:
         name: used in the names of cached directories.
@@ -149,8 +150,9 @@ class DemonstrationGenerator(ABC):
 
 
 class TaskGenerator(DemonstrationGenerator):
-    """Also generates data, for runs with `env.data=null`: those of training and evaluation, and
-    those of the tasks that are demonstrated.
+    """Also generates data, for runs with `env.data=null`.
+
+    These are the data of training and evaluation, and those of the demonstrated tasks.
     """
 
     @abstractmethod
@@ -169,7 +171,7 @@ class TaskGenerator(DemonstrationGenerator):
     def make_demonstration_data(
         self, config: RunConfig, path: Path, on_progress: Progress
     ) -> Sequence[str]:
-        """Write the data of demonstrations; return the names of the train split's tasks."""
+        """Write the data; return the names of the tasks to demonstrate, the first of the split."""
 
     @abstractmethod
     def make_data(self, config: RunConfig, path: Path, on_progress: Progress) -> None:

@@ -76,8 +76,8 @@ than that the to total want with
         other goals.
         """
         self.make_data(config, path, on_progress)
-        goals = gym.make(config.env.env_id, data=path, **self.demonstration_options(config))
-        count = min(config.warm_start.games, goals.get_wrapper_attr("num_tasks"))
+        env = gym.make(config.env.env_id, data=path, **self.demonstration_options(config))
+        count = min(config.warm_start.games, env.get_wrapper_attr("num_tasks"))
         return [str(task) for task in range(count)]
 
     def expert_factory(self, config: RunConfig) -> MakeNoisyExpert:

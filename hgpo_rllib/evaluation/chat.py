@@ -14,13 +14,7 @@ import openai
 from openai.types.chat import ChatCompletion
 
 from env_wrappers.errors import one_line
-from hgpo_rllib.agent import (
-    ModelAgent,
-    ModelAgentFactory,
-    TextRenderer,
-    Turn,
-    action_grammar,
-)
+from hgpo_rllib.agent import ModelAgent, ModelAgentFactory, TextRenderer, Turn, action_grammar
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.models import Model
 from hgpo_rllib.policy_server.types import RequestFailedError

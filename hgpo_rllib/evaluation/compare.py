@@ -49,8 +49,7 @@ def compare(
         if name == "options":
             # One may name an option at its default, which the other leaves out.
             known = default_options(a.protocol["env"]["id"])
-            defaults = {option: known[option] for option in known if option in left | right}
-            left, right = defaults | left, defaults | right
+            left, right = known | left, known | right
             left, right = _without(left, right), _without(right, left)
         if left != right:
             raise ConfigError(

@@ -211,7 +211,7 @@ def episode_record(
     The trajectory is that of the last trial if the agent has several.
     """
     last = trajectory.steps[-1].info
-    # Of strategies, earlier trials and reflections too.
+    # Includes strategies, earlier trials and reflections.
     tokens = [response.tokens for turn in _turns(trajectory) for response in turn.responses]
     return {
         "format": EVALUATED_EPISODES,

@@ -12,7 +12,7 @@ REMEDY = (
     "the run ends before this optimizer step and saves nothing: its last checkpoint is from before "
     "this iteration; learner.on_bad_batch=skip leaves such steps out"
 )
-NUMBERS = {
+MUST_BE_FINITE = {
     "loss": "loss",
     "grad_norm": "gradient norm",
     "critic_grad_norm": "critic's gradient norm",
@@ -28,7 +28,7 @@ def find_problem(values: Mapping[str, float], max_ratio: float | None) -> str | 
             ``ratio_max`` (absent without tokens) of the mini-batch.
         max_ratio: see `LearnerSettings.max_ratio`.
     """
-    for key, name in NUMBERS.items():
+    for key, name in MUST_BE_FINITE.items():
         if not math.isfinite(values.get(key, 0.0)):
             return f"the {name} is {values[key]}"
     ratio = values.get("ratio_max", 1.0)

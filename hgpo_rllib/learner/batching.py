@@ -20,10 +20,9 @@ from hgpo_rllib.rollout.trajectory import ResponseRow, Trajectory, response_rows
 from hgpo_rllib.settings.learner import Aggregation, LearnerSettings
 
 Columns = Mapping[str, Tensor]
-TOKEN_COLUMNS = ("behavior_logp", "old_logp", "teacher_logp")
+TOKEN_COLUMNS = ("behavior_logp", "old_logp", "teacher_logp", "advantage", "weight")
 MAX_PADDING = 0.05  # share of padding in all passes of up to `PLANNED_ROWS` rows
 PLANNED_ROWS = 512  # rows that are cut at once; time and memory are quadratic in it
-ROW_COLUMNS = ("advantage", "weight")
 VALUE_COLUMNS = ("value", "value_target", "value_weight")
 
 
@@ -70,9 +69,8 @@ def find_sequences(rows: Sequence[ResponseRow]) -> NDArray[np.int64]:
     """
     continues = np.zeros(len(rows), bool)
     for i, (before, row) in enumerate(itertools.pairwise(rows), start=1):
-        turns = before.response, row.response
-        whole = np.concatenate([turns[0].prompt_ids, turns[0].response_ids])
-        same = np.array_equal(turns[1].prompt_ids[: len(whole)], whole)
+        whole = np.concatenate([before.response.prompt_ids, before.response.response_ids])
+        same = np.array_equal(row.response.prompt_ids[: len(whole)], whole)
         continues[i] = before.trajectory == row.trajectory and same
     return np.cumsum(~continues) - 1
 
@@ -106,13 +104,9 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
     advantage = scored.token_advantage
     if advantage is None:
         advantage = scored.advantage[[row.step for row in response_rows(scored.trajectories)]]
-    columns = {"advantage": torch.from_numpy(advantage.astype(np.float32))}
-    if scored.value is not None and scored.value_target is not None:
-        values = {"value": scored.value, "value_target": scored.value_target}
-        columns |= {k: torch.from_numpy(value.astype(np.float32)) for k, value in values.items()}
-    if scored.teacher_logp is not None:
-        columns["teacher_logp"] = torch.from_numpy(scored.teacher_logp.astype(np.float32))
-    return columns
+    arrays = {"advantage": advantage, "teacher_logp": scored.teacher_logp}
+    arrays |= {"value": scored.value, "value_target": scored.value_target}
+    return {k: torch.from_numpy(a.astype(np.float32)) for k, a in arrays.items() if a is not None}
 
 
 def pad_rows(rows: list[NDArray], padding: int = 0) -> Tensor:
@@ -275,12 +269,11 @@ def token_batch(
     row, sequence = index[flat], sequences[flat]
     position = prompt_length[flat] + offset
     ids[sequence, position] = columns["response_ids"][row, offset].long()
-    per_token = {k: columns[k][row, offset] for k in TOKEN_COLUMNS if k in columns}
-    per_row = {k: columns[k][row] for k in ROW_COLUMNS if k in columns}
-    if "advantage" in columns and columns["advantage"].ndim == 2:
-        per_row["advantage"] = columns["advantage"][row, offset]
-    batch = {"ids": ids, "sequence": sequence, "position": position}
-    batch |= {"row": row, "offset": offset} | per_token | per_row
+    batch = {"ids": ids, "sequence": sequence, "position": position, "row": row, "offset": offset}
+    for name in TOKEN_COLUMNS:
+        if name in columns:
+            values = columns[name]  # of tokens, or of rows
+            batch[name] = values[row, offset] if values.ndim == 2 else values[row]
     if "restrictions" in columns:
         restrictions = columns["restrictions"][index]
         restricted, entry = (restrictions[..., 0] >= 0).nonzero(as_tuple=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, value_batch
-from hgpo_rllib.learner.distribution import join, passes
+from hgpo_rllib.learner.data_parallel import join, passes
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
@@ -32,8 +32,8 @@ class Critic(nn.Module):
         Args:
             hidden_size: width of the hidden states.
             trunk: a decoder without output head; None to use the policy's hidden states.
-            outputs: 1, or 2 if tokens have a value function of their own. 3 if the first token has
-                another one than the tokens after it.
+            outputs: 1; 2 if tokens have a value function of their own (`vetta`); 3 for V_high,
+                V_switch and V_low of `hiper`, in this order.
         """
         super().__init__()
         self.trunk = trunk
@@ -98,11 +98,10 @@ def parameter_groups(module: nn.Module) -> list[list[nn.Parameter]]:
     Each list has its own learning rate and gradient clipping, because the scale of returns, and
     hence of the critic's gradients, is arbitrary.
     """
-    critic = {id(p) for name, p in module.named_parameters() if "critic." in name}
-    trained = [p for p in module.parameters() if p.requires_grad]
-    policy_parameters = [p for p in trained if id(p) not in critic]
-    critic_parameters = [p for p in trained if id(p) in critic]
-    return [policy_parameters, critic_parameters] if critic_parameters else [policy_parameters]
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    policy = [p for name, p in trained if "critic." not in name]
+    critic = [p for name, p in trained if "critic." in name]
+    return [policy, critic] if critic else [policy]
 
 
 @torch.no_grad()

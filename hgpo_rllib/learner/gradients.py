@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from hgpo_rllib.learner.distribution import world_size
+from hgpo_rllib.learner.data_parallel import world_size
 
 BUCKET_BYTES = 25 * 2**20  # the default of DistributedDataParallel
 

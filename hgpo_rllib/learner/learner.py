@@ -21,7 +21,7 @@ from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
-from hgpo_rllib.learner.distribution import all_gather, join, passes
+from hgpo_rllib.learner.data_parallel import all_gather, join, passes
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import without_lora

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from hgpo_rllib.policy_server.types import AdapterShape
+from hgpo_rllib.policy_server.types import AdapterConfig
 
 NAME = "default"  # peft's name of the only adapter
 
@@ -38,11 +38,11 @@ def without_lora(llm: PreTrainedModel) -> Iterator[None]:
         llm.enable_adapters()
 
 
-def adapter_shape(llm: PreTrainedModel) -> AdapterShape:
+def adapter_config(llm: PreTrainedModel) -> AdapterConfig:
     """Return the adapter settings that an engine needs besides the tensors."""
     config = llm.peft_config[NAME]
     layers = {name.rpartition(".")[-1] for name in config.target_modules}
-    return AdapterShape(config.r, config.lora_alpha, tuple(sorted(layers)))
+    return AdapterConfig(config.r, config.lora_alpha, tuple(sorted(layers)))
 
 
 def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ def base_state(llm: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def merged_state(
-    base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], shape: AdapterShape
+    base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], shape: AdapterConfig
 ) -> dict[str, Tensor]:
     """Return the weights `base` with adapters merged in, in host memory.
 

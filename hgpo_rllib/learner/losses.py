@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, Level, RatioLevel
+from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, RatioLevel
 
 GATE = 5.0  # β of SDAR
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
@@ -96,7 +96,7 @@ def importance_weights(
     learner_logp: Tensor,
     behavior_logp: Tensor,
     response: Tensor,
-    level: Level,
+    level: RatioLevel,
     cap: float | None,
     bounds: tuple[float, float] | None,
 ) -> tuple[Tensor, Tensor]:

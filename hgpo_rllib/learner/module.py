@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hgpo_rllib.learner.critic import Critic, hidden_states, make_critic
-from hgpo_rllib.learner.lora import adapter_form, adapter_shape, add_lora, base_state, merged_state
+from hgpo_rllib.learner.lora import adapter_config, adapter_form, add_lora, base_state, merged_state
 from hgpo_rllib.learner.sharding import full_parameters, load_full_parameters, shard
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import find_transport
@@ -99,7 +99,7 @@ class LLMModule(TorchRLModule):
     def _publish(self) -> WeightTag:
         if self.model_config["lora_rank"]:
             adapters = adapter_form(self._trained_now())
-            return self._publisher.publish(adapters, adapter_shape(self.llm))
+            return self._publisher.publish(adapters, adapter_config(self.llm))
         return self._publisher.publish(self.model_state())
 
     def _trained_now(self) -> dict[str, Tensor]:
@@ -117,7 +117,7 @@ class LLMModule(TorchRLModule):
         if self.model_config["lora_rank"]:
             # One learner cannot gather the others' shards, but a frozen model does not change.
             whole = load_model(self.model_config["model_path"]) if self._sharded else self.llm
-            state = merged_state(base_state(whole), state, adapter_shape(self.llm))
+            state = merged_state(base_state(whole), state, adapter_config(self.llm))
         return checkpoint_form(state, self.llm.config)
 
     def close(self) -> None:

@@ -43,7 +43,7 @@ class OffloadedMoments:
     def __init__(self, optimizer: Optimizer, enabled: bool):
         """If not `enabled`, the moments stay where they are."""
         self._optimizer, self._enabled = optimizer, enabled
-        self._offloaded: list[tuple[Tensor, Tensor]] = []  # without storage; its values
+        self._offloaded: list[tuple[Tensor, Tensor]] = []  # device tensor without storage, its copy
 
     @contextmanager
     def loaded(self) -> Iterator[None]:

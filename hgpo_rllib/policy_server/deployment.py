@@ -8,6 +8,7 @@ their GPUs. Replicas therefore delete it when that process exits for any reason.
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -60,9 +61,10 @@ class PolicyReplica:
     ):
         """Start the engine.
 
-        `engine` and `transport` are names of modules. `seed` is that of the run, from which each
-        replica derives its own. `owner` is the `OwnerLiveness` of the process that started the
-        policy server.
+        `engine` and `transport` are import paths, values of `ENGINES` and `WEIGHT_TRANSPORTS`:
+        names that the user's code added exist only in the main process. `seed` is that of the run,
+        from which each replica derives its own. `owner` is the `OwnerLiveness` of the process that
+        started the policy server.
         """
         # Ray's workers check that their raylet is alive, but the check accepts a zombie. A raylet
         # that has exited is a zombie until the driver, its parent, reaps it.
@@ -75,7 +77,7 @@ class PolicyReplica:
         self._versioned = VersionedEngine(
             self._engine, find_transport(transport), server.update_mode
         )
-        self._owner = asyncio.create_task(delete_with_owner(owner, context.app_name))
+        self._owner_watch = asyncio.create_task(delete_with_owner(owner, context.app_name))
 
     async def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
@@ -112,10 +114,8 @@ class PolicyReplica:
 def end_process() -> NoReturn:
     """Kill all descendants of this process, including suspended ones, and exit with code 1."""
     for process in psutil.Process().children(recursive=True):
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
     os._exit(1)
 
 

@@ -59,7 +59,10 @@ class Engine(Protocol):
 
 
 class EngineModule(Protocol):
-    """A type of engine. It imports its library in `start`, as the main process imports it too."""
+    """A module that starts an engine.
+
+    It imports the engine's library only in `start`, because the main process imports the module.
+    """
 
     def environment(self, server: PolicyServerSettings) -> dict[str, str]:
         """Return environment variables for a replica's process."""

@@ -50,9 +50,9 @@ class OpenAIReplica:
         with socket.create_server((LOOPBACK, 0)) as listener:
             port = listener.getsockname()[1]
         endpoint = Endpoint(LOOPBACK, port, name, key)
-        folder = tempfile.mkdtemp(prefix=FOLDER)
-        arguments, environment = prepare_server(config, endpoint, folder)
-        self._server = start_supervised(server_command(arguments), environment, folder)
+        self._folder = tempfile.TemporaryDirectory(prefix=FOLDER, ignore_cleanup_errors=True)
+        arguments, environment = prepare_server(config, endpoint, self._folder.name)
+        self._server = start_supervised(server_command(arguments), environment, self._folder.name)
         wait_until_healthy(self._server, endpoint.url)
         limits = httpx.Limits(max_connections=None)
         self._client = httpx.AsyncClient(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hgpo_rllib.policy_server.engine import WeightTransport
-from hgpo_rllib.policy_server.types import AdapterShape, PublishedWeights, WeightTag
+from hgpo_rllib.policy_server.types import AdapterConfig, PublishedWeights, WeightTag
 
 # Integer types of the same width, for dtypes that NumPy lacks.
 BITS = {torch.bfloat16: torch.int16}
@@ -28,7 +28,7 @@ class WeightPublisher:
         self.updates = 0
 
     def publish(
-        self, state: Mapping[str, Tensor], adapter: AdapterShape | None = None
+        self, state: Mapping[str, Tensor], adapter: AdapterConfig | None = None
     ) -> WeightTag:
         """Publish weights in checkpoint form."""
         self.updates += 1
@@ -37,7 +37,7 @@ class WeightPublisher:
 
 
 def servable_weights(
-    state: Mapping[str, Tensor], dtype: torch.dtype, adapter: AdapterShape | None = None
+    state: Mapping[str, Tensor], dtype: torch.dtype, adapter: AdapterConfig | None = None
 ) -> PublishedWeights:
     """Convert weights to their published form.
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class AdapterShape:
+class AdapterConfig:
     """Hyperparameters of LoRA adapters."""
 
     rank: int
@@ -27,7 +27,7 @@ class PublishedWeights:
     """Torch's name of the dtype of all tensors."""
     tensors: dict[str, NDArray[Any]]
     """Arrays by checkpoint name. bfloat16, which NumPy lacks, is int16 with the same bits."""
-    adapter: AdapterShape | None = None
+    adapter: AdapterConfig | None = None
     """Set if the tensors are LoRA adapters of the server's initial model; None: a full model."""
 
 

@@ -80,7 +80,7 @@ class VersionedEngine:
 
     def _check_intact(self) -> None:
         if self._broken:
-            raise EngineDiedError(f"new weights were not loaded: {self._broken}")
+            raise EngineDiedError(f"new weights were not loaded: {self._broken}") from self._broken
 
     async def _update(self, tag: WeightTag) -> None:
         """Load the weights of `tag` into the engine and clear its prefix cache.

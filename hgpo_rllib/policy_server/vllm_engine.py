@@ -1,7 +1,7 @@
 """vLLM as an `Engine`, and the weight-transfer engine that runs in vLLM's workers.
 
-Apart from benchmarks and `vllm_sender`, only this module imports vLLM. Replicas import it, and so
-do vLLM's workers, because `WorkerExtension` is in it. The import registers the weight-transfer
+Apart from benchmarks and `gpu_transports`, only this module imports vLLM. Replicas import it, and
+so do vLLM's workers, because `WorkerExtension` is in it. The import registers the weight-transfer
 engine ``hgpo``, which loads the weights that a replica shares with its workers.
 """
 
@@ -41,6 +41,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from hgpo_rllib.models import write_tokenizer
 from hgpo_rllib.policy_server.engine import Engine, Load
+from hgpo_rllib.policy_server.gpu_transports import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 from hgpo_rllib.policy_server.transfer import adapter_folder, mapped_tensors, shared_with_engine
 from hgpo_rllib.policy_server.types import (
@@ -52,10 +53,8 @@ from hgpo_rllib.policy_server.types import (
     RequestFailedError,
     Sampling,
 )
-from hgpo_rllib.policy_server.vllm_sender import Transfer, WeightsOnLearner, new_queue
 from hgpo_rllib.settings.policy_server import UpdateMode
 
-BACKEND = "hgpo"
 ADAPTERS = "policy"  # name of the LoRA adapters in vLLM
 LEARNER_TIMEOUT_S = 600  # for a call of the learner, which first serves other replicas
 UNNAMED = "default"  # vLLM's version name of the weights that an engine starts with
@@ -93,9 +92,9 @@ class VLLMEngine(Engine):
         start = time.perf_counter()
         try:
             with _engine_died():
-                output = await self._draw(prompt, sampling)
+                output = await self._sample(prompt, sampling)
                 while output.finish_reason == "abort":  # aborted by a weight update: sample again
-                    output = await self._draw(prompt, sampling)
+                    output = await self._sample(prompt, sampling)
             if output.finish_reason == "error":  # such as a token that its grammar rejects
                 raise RuntimeError("vLLM ended the response with an error")
         except EngineDiedError:
@@ -104,7 +103,7 @@ class VLLMEngine(Engine):
             raise RequestFailedError(f"{type(error).__name__}: {error}") from error
         return generation(output, time.perf_counter() - start)
 
-    async def _draw(self, prompt: Prompt, sampling: Sampling) -> CompletionOutput:
+    async def _sample(self, prompt: Prompt, sampling: Sampling) -> CompletionOutput:
         results = self._vllm.generate(
             {"prompt_token_ids": list(prompt.token_ids)},
             sampling_parameters(sampling, prompt),
@@ -252,7 +251,7 @@ class SharedWeights(WeightTransferUpdateInfo):
     shapes: list[list[int]]
 
 
-class SharedMemoryEngine(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
+class SharedMemoryWeightTransferEngine(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
     """Load weights in checkpoint form in place, from memory shared by the replica."""
 
     init_info_cls = WeightTransferInitInfo
@@ -303,7 +302,7 @@ class WorkerExtension:
     """Mixin of vLLM's workers. Its only effect is that they import this module."""
 
 
-WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
+WeightTransferEngineFactory.register_engine("hgpo", SharedMemoryWeightTransferEngine)
 
 # A killed replica cannot stop its engine, nor a killed engine its workers. These do not read vLLM's
 # pipes while they are suspended or wait for a device. `die_with_parent` is safe here: vLLM starts

@@ -204,7 +204,7 @@ class TrainingConsole:
     def summary(self, before: Sequence[Row], after: Sequence[Row]) -> None:
         """Print held-out success by split before and after training, and seconds by phase."""
         rows = []
-        old, new = ({str(row["split"]): row for row in rows} for rows in (before, after))
+        old, new = ({str(row["split"]): row for row in part} for part in (before, after))
         for split in dict.fromkeys([*old, *new]):
             first, error = _success(old.get(split, {}))
             last, last_error = _success(new.get(split, {}))

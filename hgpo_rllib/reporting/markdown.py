@@ -6,10 +6,8 @@ from collections.abc import Iterable, Sequence
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; cells may contain ``|``."""
-    lines = [
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
-        for row in (headings, *rows)
-    ]
+    escaped = ([cell.replace("|", r"\|") for cell in row] for row in (headings, *rows))
+    lines = [f"| {' | '.join(row)} |" for row in escaped]
     return "\n".join([lines[0], "|" + "---|" * len(headings), *lines[1:]])
 
 

@@ -10,14 +10,7 @@ from matplotlib.figure import Figure
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
 from hgpo_rllib.metrics import PANELS
 from hgpo_rllib.reporting import style
-from hgpo_rllib.reporting.panels import (
-    Experiments,
-    Line,
-    Panel,
-    band,
-    draw_panels,
-    metric_panel,
-)
+from hgpo_rllib.reporting.panels import Experiments, Line, Panel, band, draw_panels, metric_panel
 from hgpo_rllib.reporting.style import BLACK, COLORS, GREEN, ORANGE, PINK, SKY, VERMILION
 from hgpo_rllib.results import ALL, Runs
 

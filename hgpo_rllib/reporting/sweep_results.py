@@ -79,16 +79,16 @@ def write_results(folder: Path, sweep: Sweep) -> list[Path]:
     return [write_atomically(folder / name, content) for name, content in contents.items()]
 
 
-def heat_map(points: pd.DataFrame) -> Figure:
+def heat_map(summary: pd.DataFrame) -> Figure:
     """Return a heat map of success after training, in the current style.
 
     Args:
-        points: see `summarize`, for two keys. The second key is on the horizontal axis, with values
-            in row order.
+        summary: see `summarize`, for two keys. The second key is on the horizontal axis, with
+            values in row order.
     """
-    rows, columns = (points.index.unique(level) for level in (0, 1))
+    rows, columns = (summary.index.unique(level) for level in (0, 1))
     means, errors = (
-        points[name].unstack().reindex(index=rows, columns=columns)
+        summary[name].unstack().reindex(index=rows, columns=columns)
         for name in ("after", "after_error")
     )
     size = [c * n + m for c, n, m in zip(CELL, means.shape[::-1], MARGINS, strict=True)]
@@ -106,7 +106,7 @@ def heat_map(points: pd.DataFrame) -> Figure:
     axes.set_yticks(range(len(rows)), rows)
     axes.set(xlabel=columns.name, ylabel=rows.name)
     axes.grid(visible=False)
-    runs, low, high = points["runs"], points["iterations_min"], points["iterations_max"]
+    runs, low, high = (summary[name] for name in ("runs", "iterations_min", "iterations_max"))
     error = "mean ± standard error, " if runs.max() > 1 else ""
     axes.set_title(
         f"Held-out success after training, iterations: {span(low.min(), high.max())}\n"

@@ -65,10 +65,10 @@ class RunnerActors:
             actor = await self._ready.get()
             try:
                 played = await self._request(actor, weights(), group)
-            except ACTOR_LOST as error:  # or its result
+            except ACTOR_LOST as error:  # the actor, or the object with its result
                 self._on_lost(actor, error)
                 continue
-            except BaseException:  # the actor is still there for other groups
+            except BaseException:  # the actor can still play other groups
                 self._ready.put_nowait(actor)
                 raise
             self._ready.put_nowait(actor)

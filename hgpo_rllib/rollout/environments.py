@@ -1,6 +1,7 @@
 """Pools of environments, which run in a separate thread with a timeout."""
 
 import asyncio
+import logging
 import queue
 import threading
 import time
@@ -11,8 +12,10 @@ from typing import Any, TypeVar
 
 import gymnasium as gym
 
+from env_wrappers.errors import describe_error
 from hgpo_rllib.policy_server.types import RequestFailedError
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -136,4 +139,7 @@ class EnvPool:
     def close(self) -> None:
         """Close the environments that are not in use."""
         for env in self._idle:
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # the episodes are complete
+                logger.warning("an environment was not closed: %s", describe_error(error))

@@ -73,7 +73,7 @@ T = TypeVar("T")
 PlayGroup = Callable[[Group], Coroutine[Any, Any, PlayedGroup]]
 
 
-class Played(NamedTuple):
+class RolloutResult(NamedTuple):
     """Result of a rollout."""
 
     trajectories: list[Trajectory]
@@ -110,7 +110,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         self._pools: dict[str, EnvPool] = {}  # per split
         self.actors: list[ActorHandle] = []
         """Runners that play the groups. Empty: this one does."""
-        self.weights: WeightTag = STARTING_WEIGHTS  # sample further responses
+        self.weights: WeightTag = STARTING_WEIGHTS  # of the next requests
         self._finished: list[Trajectory] = []
         self._clients: dict[float, PolicyClient] = {}  # per temperature
         self._versions = [STARTING_WEIGHTS.version]  # of weights, the current one last
@@ -128,7 +128,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             self._tasks = Curriculum(first_env.get_wrapper_attr("task_types"), seed)
 
     @override(EnvRunner)
-    def sample(self, *, num_groups: int = 1, **kwargs: Any) -> Played:
+    def sample(self, *, num_groups: int = 1, **kwargs: Any) -> RolloutResult:
         """Return `num_groups` groups of the train split, as `rollout.schedule` says.
 
         Groups in progress count towards `num_groups`. Groups that are too old are discarded, and up
@@ -161,7 +161,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         usable = groups + replaced
         seconds = max(group.ended for group in usable) - min(group.started for group in usable)
         self._finished += trajectories
-        return Played(trajectories, counts, seconds)
+        return RolloutResult(trajectories, counts, seconds)
 
     def _run(self, function: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """Call a function on the event loop; an interrupt cancels it, so it can be repeated."""
@@ -357,7 +357,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
-        """Return the groups taken and the curriculum's rates; a restore replays other groups."""
+        """Return which groups were taken, and the curriculum's rates; others are played again."""
         return {
             "task_position": self._stream.position,
             "taken_after": sorted(self._stream.taken),

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from ray.tune.utils import flatten_dict
 
 from env_wrappers.files import write_json
+from hgpo_rllib.advantages.estimators import CRITIC_OUTPUTS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
@@ -85,7 +86,7 @@ def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | No
     """Return a change that is incompatible with the checkpoint, or None."""
     fixed = list(FIXED)
     change = changes.get("algorithm.estimator", "")
-    if any(f'"{name}"' in change for name in ("vetta", "hiper")):
+    if any(f'"{name}"' in change for name in CRITIC_OUTPUTS):
         fixed.append("algorithm.estimator")  # their critics have more outputs
     for key in fixed:
         if key in changes:

@@ -32,7 +32,7 @@ def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
     if run_file is not None and not model.is_dir():
         raise ConfigError(f"{checkpoint} holds no checkpoint (its first was not written)")
     if (model / MANIFEST).exists():  # only runs write one
-        _check_version(model)
+        _check_intact(model)
     given = checkpoint if model == Path(checkpoint) else str(model)
     check_model(given, "CHECKPOINT")
     settings = config.model.model_copy(update={"model_path": str(model), "lora_rank": 0})
@@ -46,8 +46,8 @@ def run_file_of(checkpoint: str) -> Path | None:
     return run / "config.yaml" if (run / "config.yaml").is_file() else None
 
 
-def _check_version(folder: Path) -> None:
-    """Raise ConfigError if a version of a run's policy is damaged; it names an intact one."""
+def _check_intact(folder: Path) -> None:
+    """Raise ConfigError if the policy of a run is damaged; the message names an intact one."""
     try:
         check_folder(folder)
     except DamagedFolderError as error:

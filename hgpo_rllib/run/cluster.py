@@ -169,14 +169,14 @@ def ray_processes() -> dict[int, str]:
     here = ray.get_runtime_context().get_node_id()
     (socket,) = (node["RayletSocketName"] for node in ray.nodes() if node["NodeID"] == here)
     found = {}
-    for process in psutil.process_iter(["name", "cmdline"]):
+    for process in psutil.process_iter(["name", "cmdline", "ppid"]):
+        info = process.info
         # Compare the whole name: that of a second node of this machine begins with the first one's.
-        values = {part.partition("=")[2] for part in process.info["cmdline"] or ()}
-        if process.info["name"] == "raylet" and socket in values:
+        values = {part.partition("=")[2] for part in info["cmdline"] or ()}
+        if info["name"] == "raylet" and socket in values:
             found[process.pid] = "raylet"
-    for child in psutil.Process().children():
-        if child.name() == "gcs_server":
-            found[child.pid] = "GCS"
+        elif info["name"] == "gcs_server" and info["ppid"] == os.getpid():
+            found[process.pid] = "GCS"
     return found
 
 

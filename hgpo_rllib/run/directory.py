@@ -105,7 +105,7 @@ class RunDirectory:
         )
 
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota or file size limit
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk, quota or file size limit
 
 
 def _link_or_copy(source: str, target: str) -> None:
@@ -132,7 +132,7 @@ def describe_full_disk(error: BaseException | None) -> str | None:
     Libraries raise their own error types; that of safetensors carries the system's text only.
     """
     while error is not None:
-        if isinstance(error, OSError) and error.errno in FULL:
+        if isinstance(error, OSError) and error.errno in DISK_FULL:
             problem = os.strerror(error.errno)  # libraries may change `strerror`
             return f"{problem} ({error.filename})" if error.filename else problem
         if os.strerror(errno.ENOSPC) in str(error):

@@ -24,8 +24,6 @@ GRADIENTS = "gradients, float32"
 MOMENTS = "AdamW's two moments, float32"
 
 MAIN = "main process with learner"
-ROLLOUTS = "main process"
-ENV_RUNNER = "env runner"
 LEARNER = "learner"
 REPLICA = "policy server replica"
 

@@ -27,7 +27,7 @@ from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.learner.host_memory import set_up_host_memory
-from hgpo_rllib.learner.lora import adapter_shape, add_lora, base_state, merged_state
+from hgpo_rllib.learner.lora import adapter_config, add_lora, base_state, merged_state
 from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
 from hgpo_rllib.settings.learner import dtype_of_passes
 
@@ -155,7 +155,8 @@ def fine_tune(
         ``train_loss`` and, if there are two games or more, ``validation_loss``: nats per token.
     """
     transformers_logging.disable_progress_bar()
-    if not torch.cuda.is_available():
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu:
         set_up_host_memory()
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
@@ -163,7 +164,6 @@ def fine_tune(
         add_lora(model, rank, config.model.lora_alpha, config.seed)
     renderer = TokenRenderer(tokenizer, config.agent)
     train, held = (encode(renderer, part) for part in split_by_game(demonstrations))
-    on_gpu = torch.cuda.is_available()
     arguments = TrainingArguments(
         str(checkpoints),
         num_train_epochs=epochs,
@@ -209,7 +209,7 @@ def fine_tune(
         result["validation_loss"] = validated[-1] if validated else trainer.evaluate()["eval_loss"]
     weights: dict[str, Any] = {name: p.detach() for name, p in model.state_dict().items()}
     if rank:
-        weights = merged_state(base_state(model), weights, adapter_shape(model))
+        weights = merged_state(base_state(model), weights, adapter_config(model))
     with new_directory(output) as partial:
         save_model(path, checkpoint_form(weights, model.config), str(partial))
     return result

@@ -12,7 +12,6 @@ from hgpo_rllib.metrics import EVALUATION_METRICS, find_metric
 REFRESH_SECONDS = 5.0
 """Ray reports gauges every 10 seconds, and drops a gauge 20 seconds after it was last set."""
 IN_FLIGHT = "hgpo_prompts_in_flight"
-WAITING = "prompts that wait for a response of the policy server"
 
 
 class Sample(NamedTuple):
@@ -76,8 +75,9 @@ class LiveMetrics:
 
     def _refresh(self) -> None:
         while not self._ended.wait(REFRESH_SECONDS):
-            waiting = Sample(IN_FLIGHT, {"run": self._run}, self._prompts_in_flight(), WAITING)
-            for name, tags, value, description in [waiting, *chain(*self._samples.values())]:
+            text = "prompts that wait for a response of the policy server"
+            in_flight = Sample(IN_FLIGHT, {"run": self._run}, self._prompts_in_flight(), text)
+            for name, tags, value, description in [in_flight, *chain(*self._samples.values())]:
                 if name not in self._gauges:
                     self._gauges[name] = Gauge(name, description, tag_keys=tuple(tags))
                 self._gauges[name].set(value, tags=tags)

@@ -44,7 +44,8 @@ def locked(folder: Path) -> Iterator[None]:
         finally:
             if list(folder.iterdir()) == [path]:
                 path.unlink()
-                folder.rmdir()
+                with contextlib.suppress(OSError):  # another process has locked it meanwhile
+                    folder.rmdir()
 
 
 def _take(file: TextIO, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -17,7 +18,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import append_jsonl, read_jsonl
-from hgpo_rllib.learner.distribution import stopped_by_learners
+from hgpo_rllib.learner.data_parallel import stopped_by_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
@@ -280,5 +281,5 @@ class Training:
 def how_to_continue(directory: RunDirectory) -> str:
     """Return how to continue: the command, or that the run has to be started again."""
     if directory.has_state():
-        return f"continue with: hgpo train --resume {directory.path}"
+        return f"continue with: hgpo train --resume {shlex.quote(str(directory.path))}"
     return "there is no checkpoint yet: start again"

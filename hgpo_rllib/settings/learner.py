@@ -8,7 +8,6 @@ from hgpo_rllib.section import Section
 
 Aggregation = Literal["token-mean", "seq-mean", "micro-batch-mean"]
 KLEstimator = Literal["k1", "k2", "k3"]
-Level = Literal["token", "sequence"]
 RatioLevel = Literal["token", "sequence", "sequence-mean"]
 CriticKind = Literal["none", "head", "separate"]
 Dtype = Literal["float32", "bfloat16"]
@@ -83,7 +82,7 @@ class LearnerSettings(Section):
     """Skip steps with advantage 0 in all passes through the model. Averages still count them.
     With kl_coeff=0 and entropy_coeff=0 the gradient does not change; otherwise KL and entropy
     apply only to the remaining steps, and so does the distillation loss of `sdar`."""
-    importance_level: Level = "token"
+    importance_level: Literal["token", "sequence"] = "token"
     """Level of the importance weight, the learner's probability divided by the engine's: of each
     token, or of the whole response of a step (the product over its tokens)."""
     importance_cap: float | None = Field(None, gt=0)

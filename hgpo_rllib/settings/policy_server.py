@@ -13,7 +13,7 @@ GPU_TRANSPORTS = ("nccl", "ipc")
 """Names of the transports between GPUs, which are those of vLLM's weight-transfer engines."""
 WEIGHT_TRANSPORTS = {"object_store": "hgpo_rllib.policy_server.object_store"}
 WEIGHT_TRANSPORTS |= {
-    name: f"hgpo_rllib.policy_server.vllm_sender:{name}" for name in GPU_TRANSPORTS
+    name: f"hgpo_rllib.policy_server.gpu_transports:{name}" for name in GPU_TRANSPORTS
 }
 """Modules or their attributes by name; see `hgpo_rllib.policy_server.engine.WeightTransport`."""
 

@@ -232,11 +232,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     ]
 
 
-def verdict(claim: Estimate, corrected: float) -> str:
+def verdict(difference: Estimate, corrected: float) -> str:
     """Judge the claim that a difference is positive, given its p-value corrected by `holm`."""
     if math.isnan(corrected) or corrected >= LEVEL:
         return "cannot be told"
-    return "holds here" if claim.low > 0 else "does not hold"
+    return "holds here" if difference.low > 0 else "does not hold"
 
 
 def power(

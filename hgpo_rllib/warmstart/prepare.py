@@ -79,10 +79,10 @@ def make_demonstrations(config: RunConfig, on_progress: Progress) -> Demonstrati
     They are tasks of the train split, or generated for this if the run's data are generated.
     """
     parts, path = _spec(config).parts(config), model_path(config)
-    games = 2 * config.warm_start.games
+    units = 2 * config.warm_start.games  # of progress: to generate and to demonstrate each game
 
     def demonstrate(place: int, part: RunConfig) -> list[Example]:
-        start, total = place * games, len(parts) * games
+        start, total = place * units, len(parts) * units
         return _demonstrate(part, path, lambda done: on_progress(start + done, total))
 
     return {name: demonstrate(place, part) for place, (name, part) in enumerate(parts.items())}

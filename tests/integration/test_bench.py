@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from env_wrappers.alfworld.translations import SETTING
+from env_wrappers.alfworld.translations import CACHE_VARIABLE
 from hgpo_rllib.bench.alfworld import bench_alfworld
 from hgpo_rllib.bench.webshop import bench_webshop
 from tests.unit.conftest import generated_games as generated_games  # a fixture
@@ -17,7 +17,7 @@ def test_alfworlds_engines_agree_on_a_game(
     tmp_path: Path, generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three policies; the user's translations are left alone."""
-    monkeypatch.setenv(SETTING, str(tmp_path))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     tables = bench_alfworld(
         generated_games, "valid_seen", official=1, generated=0, environments=8, max_steps=6
     )
@@ -29,7 +29,7 @@ def test_alfworlds_engines_agree_on_a_game(
     assert steps["textworld_steps_per_s"] > 0
     assert (many["environments"], many["games"]) == (8, 1)
     assert many["ready_s"] > 0
-    assert os.environ[SETTING] == str(tmp_path)
+    assert os.environ[CACHE_VARIABLE] == str(tmp_path)
     assert not list(tmp_path.iterdir())
 
 

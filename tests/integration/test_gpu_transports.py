@@ -13,7 +13,7 @@ import ray
 import torch
 from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
-from hgpo_rllib.policy_server import vllm_engine, vllm_sender
+from hgpo_rllib.policy_server import gpu_transports, vllm_engine
 from hgpo_rllib.policy_server.engine import WeightTransport, find_transport
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, EngineDiedError, Sampling, WeightTag
@@ -38,7 +38,7 @@ class Learner:
 
     def __init__(self, transport: str):
         """Replace what touches a GPU."""
-        vllm_sender.DEVICE = "cpu"
+        gpu_transports.DEVICE = "cpu"
         self.sent: list[Any] = []
         nccl_engine.open_trainer_endpoint = self._open
         nccl_engine.packed_nccl_broadcast_producer = self._broadcast
@@ -126,7 +126,7 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as replicas have it
     learner = ray.remote(num_cpus=0)(Learner).remote(transport)
     first = ray.get(learner.publish.remote(1.0))
-    assert isinstance(first.handle, vllm_sender.WeightsOnLearner)
+    assert isinstance(first.handle, gpu_transports.WeightsOnLearner)
     assert not first.handle.tensors
     early, late = RecordingVLLM(transport), RecordingVLLM(transport)
     load(early, STARTING_WEIGHTS, first, first)
@@ -149,8 +149,8 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
 def test_a_learner_that_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when it waits in NCCL for a replica that was lost: the replica ends, and says why."""
     monkeypatch.setattr(vllm_engine, "LEARNER_TIMEOUT_S", 0.5)
-    queue = vllm_sender.new_queue()
-    weights = vllm_sender.WeightsOnLearner("bfloat16", {}, number=1, transfers=queue)
+    queue = gpu_transports.new_queue()
+    weights = gpu_transports.WeightsOnLearner("bfloat16", {}, number=1, transfers=queue)
     with pytest.raises(EngineDiedError, match=r"no call of the learner for 0\.5 s"):
         load(RecordingVLLM("nccl"), WeightTag("w", 1, weights))
 

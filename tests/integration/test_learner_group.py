@@ -14,7 +14,7 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner import learner as learner_module
-from hgpo_rllib.learner.distribution import on_learners, rank
+from hgpo_rllib.learner.data_parallel import on_learners, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 from tests.integration.test_ports import is_loopback, listeners
 

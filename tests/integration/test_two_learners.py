@@ -18,7 +18,7 @@ from hgpo_rllib.learner import gradients
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
 from hgpo_rllib.learner.critic import Critic, make_critic
-from hgpo_rllib.learner.distribution import rank as rank_now
+from hgpo_rllib.learner.data_parallel import rank as rank_now
 from hgpo_rllib.models import load_model
 from tests.processes import free_port
 from tests.unit.learner.learner_reference import (

@@ -19,7 +19,7 @@ from hgpo_rllib.learner.batching import (
     token_batch,
     value_batch,
 )
-from hgpo_rllib.learner.distribution import passes
+from hgpo_rllib.learner.data_parallel import passes
 from hgpo_rllib.rollout.trajectory import ResponseRow
 from hgpo_rllib.settings.learner import LearnerSettings
 from tests.unit.learner.learner_reference import (

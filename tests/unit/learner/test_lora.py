@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, Qwen2ForCausalLM
 
 from hgpo_rllib.learner.learner import HGPOLearner
-from hgpo_rllib.learner.lora import adapter_form, adapter_shape, without_lora
+from hgpo_rllib.learner.lora import adapter_config, adapter_form, without_lora
 from hgpo_rllib.policy_server.publisher import servable_weights
 from hgpo_rllib.policy_server.transfer import adapter_folder
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
@@ -115,7 +115,7 @@ def test_what_engines_read(trained: HGPOLearner, dtype: torch.dtype) -> None:
     """Files in peft's format, gone afterwards."""
     llm = llm_of(trained)
     form = adapter_form(llm.state_dict())
-    with adapter_folder(servable_weights(form, dtype, adapter_shape(llm))) as folder:
+    with adapter_folder(servable_weights(form, dtype, adapter_config(llm))) as folder:
         config = json.loads((folder / "adapter_config.json").read_text())
         tensors = load_file(folder / "adapter_model.safetensors")
     assert not folder.exists()

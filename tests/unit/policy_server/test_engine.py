@@ -193,7 +193,7 @@ def test_a_response_that_vllm_ends_with_an_error_fails(monkeypatch: pytest.Monke
         return CompletionOutput(0, "", [5, 6], None, None, finish_reason="error")
 
     engine = VLLMEngine.__new__(VLLMEngine)
-    monkeypatch.setattr(engine, "_draw", draw, raising=False)
+    monkeypatch.setattr(engine, "_sample", draw, raising=False)
     with pytest.raises(RequestFailedError, match="vLLM ended the response with an error"):
         asyncio.run(engine.generate(Prompt([1]), Sampling(1.0, 4, ())))
 

@@ -172,3 +172,26 @@ def test_the_pool_lends_what_was_given_back_and_makes_the_rest() -> None:
                 assert [again, third] == made[1:]
 
     run(work())
+
+
+def test_a_pool_closes_the_other_environments_if_one_fails(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Env(gym.Env):
+        closed = False
+
+        def close(self) -> None:
+            self.closed = True
+            if self is pool.first:
+                raise RuntimeError("no such window")
+
+    pool = EnvPool(Env, EnvThread(limit_s=10))
+
+    async def work() -> gym.Env:
+        async with pool.lend(), pool.lend() as second:
+            return second
+
+    second = run(work())
+    pool.close()
+    assert (pool.first.closed, second.closed) == (True, True)
+    assert "no such window" in caplog.text

@@ -17,7 +17,7 @@ import pytest
 from env_wrappers.alfworld import translations
 from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import find_games
-from env_wrappers.alfworld.translations import SETTING, cache_directory, translate
+from env_wrappers.alfworld.translations import CACHE_VARIABLE, cache_directory, translate
 from env_wrappers.errors import DataError
 
 
@@ -30,7 +30,7 @@ def game(generated_games: Path) -> dict[str, Any]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return an empty cache directory, the one in use."""
-    monkeypatch.setenv(SETTING, str(tmp_path / "kept"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
     return tmp_path / "kept"
 
 
@@ -139,7 +139,7 @@ def test_zero_keeps_nothing(
     game: dict[str, Any], tmp_path: Path, translated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv(SETTING, "0")
+    monkeypatch.setenv(CACHE_VARIABLE, "0")
     assert cache_directory() is None
     _translate(game)
     _translate(game)
@@ -150,7 +150,7 @@ def test_zero_keeps_nothing(
 def test_the_default_is_the_users_own_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(SETTING, raising=False)
+    monkeypatch.delenv(CACHE_VARIABLE, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     for base, expected in (
         (str(tmp_path / "xdg"), tmp_path / "xdg"),
@@ -166,8 +166,8 @@ def test_a_directory_that_cannot_be_made_is_done_without(
     game: dict[str, Any], tmp_path: Path, translated: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(SETTING, str(tmp_path / "file" / "kept"))
-    with pytest.warns(UserWarning, match=f"not kept: .*file.*{SETTING}"):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "kept"))
+    with pytest.warns(UserWarning, match=f"not kept: .*file.*{CACHE_VARIABLE}"):
         _translate(game)
     assert len(translated) == 1
 

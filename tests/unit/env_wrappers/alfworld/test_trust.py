@@ -15,7 +15,7 @@ from env_wrappers.alfworld.check import check_tree
 from env_wrappers.alfworld.engine import GameEngine, get_engine
 from env_wrappers.alfworld.env import ALFWorldEnv
 from env_wrappers.alfworld.games import find_games
-from env_wrappers.alfworld.memo import SWITCH
+from env_wrappers.alfworld.memo import MEMO_VARIABLE
 from env_wrappers.alfworld.planner import find_plan
 from env_wrappers.errors import DataError
 from hgpo_rllib.bench.alfworld import play_textworld
@@ -125,7 +125,7 @@ def test_whatever_loads_games_refuses(
 def test_the_untouched_engine_refuses(
     generated_games: Path, tmp_path: Path, proof: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(SWITCH, "0")
+    monkeypatch.setenv(MEMO_VARIABLE, "0")
     monkeypatch.setattr(engine, "_free_cores", [])
     game = _changed(generated_games, tmp_path / "data", _in_introduction(proof))
     with pytest.raises(DataError, match="its grammar is not ALFWorld's"):

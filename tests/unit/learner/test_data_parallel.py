@@ -14,7 +14,7 @@ from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner import gradients
-from hgpo_rllib.learner.distribution import check_healthy, share, stopped_by_learners
+from hgpo_rllib.learner.data_parallel import check_healthy, share, stopped_by_learners
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 5))

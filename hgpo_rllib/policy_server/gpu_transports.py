@@ -1,9 +1,9 @@
 """Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs. Not yet tested on GPUs.
 
-A transfer has one half in the learner, which calls the other half, in the engine. A replica begins
-a transfer when a request needs the weights, a thread of the learner serves it, and Ray's queues
-carry the calls. So replicas load independently of each other, as from the object store, and a
-restarted one loads the current weights by itself.
+vLLM's weight transfer has a trainer side, here the learner, which calls the engine side, a replica.
+A replica requests a transfer when a request needs newer weights. A thread of the learner runs the
+trainer side, and its calls go through Ray queues. Replicas therefore load independently of each
+other, also after a restart.
 """
 
 import logging
