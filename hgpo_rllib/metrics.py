@@ -123,7 +123,7 @@ PANELS = (
             "steps whose response reached the token limit", "responses"), full_range=True),
     _panel("policy", "Gap to the teacher",
         Metric("teacher_gap", "nats", "step mean",
-            "mean log-probability of the tokens of a response by the teacher, less that by the "
+            "mean log-probability of the response tokens under the teacher, minus that under the "
             "engine when they were sampled; with an estimator that reads a teacher")),
     _panel("groups", "Step utilization",
         Metric("level_fraction_k{k}", "ratio", "step mean",

@@ -320,9 +320,9 @@ def describe_power(study: Study, records: Sequence[Record]) -> str:
     needed = (
         f"{seeds} seeds per arm are needed"
         if seeds
-        else f"more than {st.MAX_SEEDS:,} seeds per arm or more held-out tasks are needed"
+        else f"even {st.MAX_SEEDS:,} seeds per arm are not enough"
     )
-    if any(claim.minus for claim in analysis.claims):
+    if seeds and any(claim.minus for claim in analysis.claims):
         needed += ", and about twice as many for a difference of two differences"
     return (
         f"To see a difference of {_fixed(100 * analysis.difference)} points with a probability of "

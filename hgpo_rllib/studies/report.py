@@ -150,8 +150,9 @@ def _facts(results: Results) -> list[str]:
     facts = [
         f"{'No finished trial' if not records else state} ({arms}, "
         f"{len(study.seeds)} seeds, {study.iterations} iterations, run file `{study.base}`).",
-        describe_power(study, records),
     ]
+    if len(study.arms) > 1:
+        facts.append(describe_power(study, records))
     if records:
         sizes = {split: len(records[0].splits[split].tasks) for split in study.splits}
         tasks = ", ".join(f"{size} tasks of `{split}`" for split, size in sizes.items())
