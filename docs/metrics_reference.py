@@ -40,9 +40,9 @@ the size of their group (1, 2, 3-4, 5-8, 9-16, 17-32, 33 or more).
 EVALUATION_TEXT = """## Evaluations
 
 A line of `evaluation.jsonl` per evaluation and split: `iteration` (0 is before training), `split`
-(`all`: the episodes of all splits together), `by_task_type` (`success_rate`, `standard_error` and `episodes`
-per task type), `by_task` (number, episodes and successes of each task), and the numbers below. Gauges are
-named `hgpo_evaluation_<name>` and have a tag `split`.
+(`all`: the episodes of all splits together), `by_task_type` (`success_rate`, `standard_error` and
+`episodes` per task type), `by_task` (number, episodes and successes of each task), and the numbers
+below. Gauges are named `hgpo_evaluation_<name>` and have a tag `split`.
 """
 GRAFANA_UNITS = {"ratio": "percentunit", "s": "s"}
 COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # panels side by side; of Grafana's 24 columns
