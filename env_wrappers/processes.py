@@ -8,11 +8,46 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _ITEMS_PER_WORKER = 8  # with fewer, starting a process takes longer
+
+
+@contextmanager
+def _deferred(number: int) -> Iterator[None]:
+    """Handle this signal after the block. Only the main thread can; in others, do nothing."""
+    handler = signal.getsignal(number)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    received: list[int] = []
+    signal.signal(number, lambda number, frame: received.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(number, handler)
+        if received:
+            signal.raise_signal(number)
+
+
+class _Process(SpawnProcess):
+    """Process whose start is not interrupted.
+
+    A new process waits for its parent to write what it is to run. If the parent is interrupted
+    before that, the new process prints a traceback, and nothing terminates it.
+    """
+
+    def start(self) -> None:
+        """Start the process."""
+        with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
+            super().start()
+
+
+class _Context(SpawnContext):
+    Process = _Process  # type: ignore[assignment]
 
 
 @contextmanager
@@ -22,9 +57,8 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     By default, `ProcessPoolExecutor` waits for running work, and its processes survive if the
     parent is killed.
     """
-    context = multiprocessing.get_context("spawn")
     others = multiprocessing.active_children()
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker) as pool:
+    with ProcessPoolExecutor(workers, _Context(), _prepare_worker) as pool:
         try:
             yield pool
         except BaseException:

@@ -16,6 +16,7 @@ from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.trainer import prepare_inputs
+from tests.integration.browser import Browser
 from tests.paths import ROOT
 
 # Files that use the fixture `algorithm`, which takes more than a minute to start. A file that is
@@ -98,6 +99,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move the tests of `LONG_FILES` to the front."""
     order = {name: place for place, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Browser:
+    """Return a browser with a profile of its own."""
+    return Browser(tmp_path / "profile")
 
 
 @pytest.fixture(scope="session")

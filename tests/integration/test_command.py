@@ -116,7 +116,7 @@ def test_commands_import_the_wheel(python: Path, folder: Path) -> None:
 def test_run_files_that_extend_others_have_names(python: Path, tmp_path: Path) -> None:
     words = ["--dry-run", "alfworld_pocket_ppo"]
     with Command(words, tmp_path / "log.txt", python=python, folder=tmp_path) as command:
-        command.process.wait(120)
+        assert command.process.wait(120) == 0, command.log.read_text()
     assert "name: alfworld_pocket_ppo" in command.log.read_text()
 
 

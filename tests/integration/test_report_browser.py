@@ -58,12 +58,6 @@ def report(
     return make.__name__, write_report(make(folder), folder / "report.html")
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
-    """Return a browser with a profile of its own."""
-    return Browser(tmp_path / "profile")
-
-
 def after(page: Path, script: str) -> str:
     """The address of a copy of the page that runs a script when it is there."""
     copy = page.with_name("copy.html")
@@ -80,7 +74,7 @@ def text_of(page: str) -> str:
 def test_opens_and_nothing_is_cut(
     report: tuple[str, Path], browser: Browser, tmp_path: Path
 ) -> None:
-    """No complaint, no number that is none; what is wider than a narrow window has a frame."""
+    """No console message, no NaN; what is wider than a narrow window scrolls inside a frame."""
     kind, file = report
     script = "document.title = `wide ${document.documentElement.scrollWidth}`"
     page = browser.open(after(file, script), width=400)

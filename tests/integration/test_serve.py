@@ -4,7 +4,7 @@ import json
 import os
 import re
 import signal
-import time
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -228,16 +228,27 @@ def refusal(client: OpenAI) -> int | None:
     return None
 
 
+def stream(client: OpenAI, begun: threading.Semaphore, **settings: Any) -> str | None:
+    """Return why a streamed completion ended; release `begun` at its first token."""
+    parts = client.completions.create(model="policy", prompt=ROOM, stream=True, **settings)
+    reason = next(parts).choices[0].finish_reason
+    begun.release()
+    for part in parts:
+        reason = part.choices[0].finish_reason
+    return reason
+
+
 def test_sigterm_drains_running_requests(command: Command, client: OpenAI, address: str) -> None:
     """Running requests finish, new requests get 503, and no process is left."""
     settings = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
     assert len(command.processes.alive()) == 5
+    begun = threading.Semaphore(0)
     with ThreadPoolExecutor(24) as clients:
-        running = [clients.submit(complete, client, ROOM, **settings) for _ in range(24)]
-        time.sleep(1)
+        running = [clients.submit(stream, client, begun, **settings) for _ in range(24)]
+        assert all(begun.acquire(timeout=60) for _ in running)
         os.kill(command.process.pid, signal.SIGTERM)
         assert command.wait_until(lambda: refusal(client), 10) == 503
-        assert [one.result().finish_reason for one in running] == ["length"] * 24
+        assert [one.result() for one in running] == ["length"] * 24
     assert command.process.wait(60) == 130, command.log.read_text()
     command.assert_nothing_survives(10)
     assert "Traceback" not in command.log.read_text()

@@ -21,12 +21,6 @@ pytestmark = [pytest.mark.integration, needs_chromium]
 ADDRESS = r"http://127\.0\.0\.1:\d+"
 
 
-@pytest.fixture
-def browser(tmp_path: Path) -> Browser:
-    """Return a browser with a profile of its own."""
-    return Browser(tmp_path / "profile")
-
-
 @contextmanager
 def served(log: Path, *words: object) -> Iterator[str]:
     """Run `hgpo play` on a free port; give its address, and end it as Ctrl+C does."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tests.unit.conftest import model_path
-from tests.unit.learner.test_learner import TestHowPassesAreComputed
+from tests.unit.learner.learner_reference import update_gradients
 
 __all__ = ["model_path"]  # fixture
 pytestmark = [
@@ -19,9 +19,9 @@ pytestmark = [
 
 def gradients(model_path: str, dtype: str) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the gradients without and with compilation."""
-    plain, _ = TestHowPassesAreComputed.gradients(model_path, compute_dtype=dtype)
+    plain, _ = update_gradients(model_path, compute_dtype=dtype)
     torch._dynamo.reset()
-    compiled, _ = TestHowPassesAreComputed.gradients(model_path, compute_dtype=dtype, compile=True)
+    compiled, _ = update_gradients(model_path, compute_dtype=dtype, compile=True)
     assert torch._dynamo.utils.counters["frames"]["ok"] > 0, "nothing was compiled"
     return plain, compiled
 

@@ -63,12 +63,20 @@ def generated_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """Return the directory of a recorded run."""
+    from tests.unit.reporting.reporting_rows import make_run  # imports matplotlib
+
+    return make_run(tmp_path / "run")
+
+
 def pytest_collection() -> None:
-    """Do without the garbage collector while tests are imported: it would take a fifth of that."""
+    """Disable the garbage collector during imports, of whose time it would take a fifth."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector from what was imported: millions of objects, at every pass."""
+    """Let the garbage collector skip the millions of objects that imports have created."""
     gc.freeze()
     gc.enable()

@@ -44,7 +44,7 @@ def test_the_same_update(run: RunConfig) -> None:
 
 
 def test_the_same_type(run: RunConfig) -> None:
-    """In bfloat16 both end near each other, and less near to the other in float32."""
+    """The learner in bfloat16 ends nearer to the plain loop in bfloat16 than to that in float32."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
     passes = run.learner.model_copy(update={"compute_dtype": "bfloat16"})
     low = run.model_copy(update={"learner": passes})

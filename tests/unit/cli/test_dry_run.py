@@ -273,6 +273,6 @@ def test_the_work_of_an_iteration() -> None:
     assert len(cells(webshop, "tokens trained")[0]) == 2
     pocket = dry_run(FOLDER / "alfworld_pocket.yaml").stderr
     assert cells(pocket, "tokens sampled") == [["tokens sampled", "61,440"]]
-    assert "econds" not in pocket
+    assert "seconds" not in pocket.lower()
     served_on_cpu = dry_run(FOLDER / "alfworld_qwen1.5b_hgpo.yaml", "policy_server.replica_gpus=0")
-    assert "econds" not in served_on_cpu.stderr
+    assert "seconds" not in served_on_cpu.stderr.lower()

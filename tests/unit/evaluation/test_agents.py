@@ -158,7 +158,7 @@ class TestScripted:
         assert actions[:3] != actions[3:]
 
     def test_random_searches(self) -> None:
-        """For a word of the wish: any search is no search."""
+        """Where any search is offered, the agent searches for a random word of the goal."""
         info = {"goal": "red mug", "admissible_actions": ["search[<your query>]"]}
         agent = RandomAgent(info, "group", "name")
         actions = {asyncio.run(agent.act("", info)).action for _ in range(30)}

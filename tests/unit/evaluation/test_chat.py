@@ -80,7 +80,7 @@ def say(action: str, finish_reason: str = "stop") -> Answer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Start one; retries take no time."""
+    """Start one; the client does not retry."""
     monkeypatch.setattr(chat, "RETRIES", 0)
     for variable in chat.KEY_VARIABLES:
         monkeypatch.delenv(variable, raising=False)

@@ -123,7 +123,10 @@ def frozen_of(learner: HGPOLearner) -> PreTrainedModel | None:
 def make_columns(
     model: PreTrainedModel, steps: int = 7, seed: int = 0, noise: float = 0.4
 ) -> dict[str, Tensor]:
-    """Random steps, a third of them without an advantage, of an engine that is so much off."""
+    """Return random steps; every third has advantage 0.
+
+    The engine's log-probabilities differ from the model's by normal errors of scale `noise`.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
@@ -277,3 +280,18 @@ def value_loss(
     clip = s.value_clip or float("inf")
     clipped = torch.min(torch.max(value, old - clip), old + clip)
     return torch.max((value - target) ** 2, (clipped - target) ** 2) / 2
+
+
+def update_gradients(path: str, **options: Any) -> tuple[dict[str, Tensor], int]:
+    """Return the gradients of an update, and the size of the tensors kept for its backward pass."""
+    learner = build_learner(path, **options, mismatch_alarm=None)
+    kept: list[int] = []
+
+    def count(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        update(learner, make_columns(llm_of(learner)))
+    named = llm_of(learner).named_parameters()
+    return {name: p.grad for name, p in named}, sum(kept)

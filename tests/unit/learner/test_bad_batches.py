@@ -35,7 +35,7 @@ def poison(batch: dict[str, Tensor], kind: str) -> None:
     column, value = {
         "loss": ("behavior_logp", float("nan")),
         "ratio": ("behavior_logp", -1000.0),
-        "gradient": ("advantage", float("inf")),
+        "advantage": ("advantage", float("inf")),
     }[kind]
     batch[column][4] = value
 
@@ -52,7 +52,7 @@ def one_warning(caplog: pytest.LogCaptureFixture) -> str:
 PROBLEMS = {
     "loss": "the loss is nan",
     "ratio": "a token ratio of 4.85e+08 exceeds learner.max_ratio=10000",
-    "gradient": "the loss is ",  # inf - inf, or inf
+    "advantage": "the loss is ",  # inf - inf, or inf
 }
 
 
@@ -73,6 +73,16 @@ def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
     first = message.startswith("bad mini-batch 1 of 2")
     assert torch.equal(weights_of(learner), before) == first
     assert weights_of(learner).isfinite().all()
+
+
+def test_a_bad_gradient_of_a_finite_loss_ends_the_run(model_path: str) -> None:
+    learner = make_learner(model_path, **COMMON)
+    parameter = next(llm_of(learner).parameters())
+    parameter.register_hook(lambda gradient: torch.full_like(gradient, float("inf")))
+    before = weights_of(learner)
+    with pytest.raises(RunStoppedError, match="in update 1: the gradient norm is inf"):
+        update(learner, make_columns(llm_of(learner), STEPS))
+    assert torch.equal(weights_of(learner), before)
 
 
 @pytest.mark.parametrize("kind", PROBLEMS)

@@ -1,5 +1,6 @@
 """What a learner on CPUs frees, it takes again without the kernel; oneDNN's caches are small."""
 
+import ctypes
 import os
 import resource
 import subprocess
@@ -14,6 +15,7 @@ from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, CACHES, set_up_hos
 
 def faults_of_second_use() -> int:
     """Pages that the kernel gives out for 100 MB after 150 MB were freed."""
+    ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a huge page would count as one
     set_up_host_memory()
     torch.ones(37_500_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -40,7 +40,7 @@ from tests.unit.learner.learner_reference import (
     llm_of,
     logp_and_entropy,
     make_columns,
-    update,
+    update_gradients,
 )
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ class TestMicroBatches:
             assert best(fewer) * (1 - MAX_PADDING) > array.sum()
 
     def test_many_rows(self) -> None:
-        """Are cut a part at a time."""
+        """They are cut one part at a time, with little padding and few parts."""
         lengths = np.random.default_rng(0).integers(50, 400, 3000)
         parts = list(micro_batches(np.arange(3000), lengths, 16384))
         assert sorted(np.concatenate(parts)) == list(range(3000))
@@ -298,25 +298,10 @@ def test_rows_stay_in_host_memory(model_path: str) -> None:
 class TestHowPassesAreComputed:
     """Options that change speed and memory, against the plain pass in float32."""
 
-    @staticmethod
-    def gradients(path: str, **options: Any) -> tuple[dict[str, Tensor], int]:
-        """Of an update, and the size of the tensors that its backward pass kept."""
-        learner = build_learner(path, **options, mismatch_alarm=None)
-        kept: list[int] = []
-
-        def count(tensor: Tensor) -> Tensor:
-            kept.append(tensor.numel())
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            update(learner, make_columns(llm_of(learner)))
-        named = llm_of(learner).named_parameters()
-        return {name: p.grad for name, p in named}, sum(kept)
-
     def test_checkpointing(self, model_path: str) -> None:
         """The same gradients, of less that is kept."""
-        plain, before = self.gradients(model_path)
-        got, after = self.gradients(model_path, gradient_checkpointing=True)
+        plain, before = update_gradients(model_path)
+        got, after = update_gradients(model_path, gradient_checkpointing=True)
         torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
         assert after < 0.7 * before
 
@@ -327,15 +312,15 @@ class TestHowPassesAreComputed:
         llm.config.attention_dropout = 0.5
         llm.save_pretrained(tmp_path)
         plain, got = (
-            self.gradients(path, gradient_checkpointing=checkpointing)[0]
+            update_gradients(path, gradient_checkpointing=checkpointing)[0]
             for path in (model_path, str(tmp_path))
         )
         torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
 
     def test_bfloat16(self, model_path: str) -> None:
         """Nearly the same gradients, in float32; not the same."""
-        plain, _ = self.gradients(model_path)
-        got, _ = self.gradients(model_path, compute_dtype="bfloat16")
+        plain, _ = update_gradients(model_path)
+        got, _ = update_gradients(model_path, compute_dtype="bfloat16")
         assert {gradient.dtype for gradient in got.values()} == {torch.float32}
         vectors = [torch.cat([g.ravel() for g in each.values()]) for each in (plain, got)]
         similarity = torch.cosine_similarity(*vectors, dim=0)

@@ -206,7 +206,7 @@ def test_games_that_the_expert_cannot_play_are_left_out(
 def test_an_episode_that_takes_too_long_is_left_out(
     hgpo: Run, run_file: Path, tmp_path: Path
 ) -> None:
-    """Here all."""
+    """Here every episode does, so that the command fails and names the first."""
     status, stdout, stderr = hgpo("data", "demos", run_file, tmp_path / "x", "env.max_steps=2")
     assert (status, stdout) == (2, "")
     assert "the first because the expert oracle did not win in 2 steps" in stderr

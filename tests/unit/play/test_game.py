@@ -17,7 +17,7 @@ from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.settings.agent import AgentSettings
 from tests.unit.cli.command import Run
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
-from tests.unit.play.test_web import ADDRESS
+from tests.unit.play.addresses import ADDRESS
 from tests.unit.scripted_model import ScriptedModel
 
 WINNING = (

@@ -6,19 +6,11 @@ import pytest
 
 from env_wrappers.webshop.shop import open_shop
 from tests.unit.cli.command import Run
-from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
-
-# ruff takes the fixture's name for one that is defined again.
+from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT
+from tests.unit.play.addresses import WANTED
 
 SHOP_STEPS = 15
-WANTED = {"color": "red", "size": "small"}
 BUY_SHIRT = ("slim cotton shirt", f"click[{SHIRT.lower()}]", "click[red]", "click[small]")
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the data directory of a small store."""
-    return write_store(tmp_path_factory.mktemp("webshop") / "data")
 
 
 @pytest.fixture(scope="module")

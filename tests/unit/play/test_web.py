@@ -17,17 +17,10 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.play.web.application import listen, render
 from hgpo_rllib.play.web.pages import Game, episode_app
 from tests.unit.cli.test_play_command import step
-from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT, write_store
-from tests.unit.play.test_play import WANTED
+from tests.unit.env_wrappers.webshop.webshop_store import ODD, SHIRT
+from tests.unit.play.addresses import ADDRESS, WANTED
 
-ADDRESS = "http://127.0.0.1:3000"
 _BUTTON = re.compile(r'<button name="action" value="([^"]*)"')
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the data directory of a small store."""
-    return write_store(tmp_path_factory.mktemp("webshop") / "data")
 
 
 @pytest.fixture

@@ -203,6 +203,24 @@ def test_an_error_reaches_everyone_of_the_call() -> None:
     assert [type(answer) for answer in answers] == [ValueError, ValueError]
 
 
+class CountedServer(FakeServer):
+    """Answers when its replicas have been counted as often as there are counts."""
+
+    def __init__(self, *counts: int) -> None:
+        super().__init__()
+        self._counts, self._counted = list(counts), threading.Event()
+
+    def running(self) -> int:
+        if self._counts:
+            return self._counts.pop(0)
+        self._counted.set()
+        return 1
+
+    async def remote(self, prompts: Sequence[Any], *args: Any) -> list[Any]:
+        await asyncio.to_thread(self._counted.wait, 30)
+        return list(prompts)
+
+
 class TestOutage:
     """No replica runs, and Serve lets requests wait without an error."""
 
@@ -212,20 +230,8 @@ class TestOutage:
     def test_requests_survive_an_outage_that_is_logged(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
-        counts, counted = [1, 0, 0, 1, 0, 0, 1], threading.Event()
-
-        def running() -> int:
-            if counts:
-                return counts.pop(0)
-            counted.set()
-            return 1
-
-        class SlowServer(FakeServer):
-            async def remote(self, prompts: Sequence[Any], *args: Any) -> list[Any]:
-                await asyncio.to_thread(counted.wait, 30)
-                return list(prompts)
-
-        assert ask(SlowServer(), running, max_outage_s=5) == [[1], [2]]
+        server = CountedServer(1, 0, 0, 1, 0, 0, 1)
+        assert ask(server, server.running, max_outage_s=5) == [[1], [2]]
         messages = [record.message for record in caplog.records]
         assert [("no replica" in m, "running again" in m) for m in messages] == [
             (True, False),
@@ -237,12 +243,12 @@ class TestOutage:
             ask(FakeServer(seconds=60), lambda: 0, max_outage_s=0.05)
 
     def test_a_short_outage_after_a_long_time_is_no_long_outage(self) -> None:
-        counts = iter([*[1] * 20, 0, *[1] * 1000])
-        assert ask(FakeServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
+        server = CountedServer(*[1] * 20, 0)
+        assert ask(server, server.running, max_outage_s=0.15) == [[1], [2]]
 
     def test_two_short_outages_are_no_long_outage(self) -> None:
-        counts = iter([0, *[1] * 20, 0, *[1] * 1000])
-        assert ask(FakeServer(seconds=0.5), lambda: next(counts), max_outage_s=0.15) == [[1], [2]]
+        server = CountedServer(0, *[1] * 20, 0)
+        assert ask(server, server.running, max_outage_s=0.15) == [[1], [2]]
 
     def test_waiting_requests_share_one_count_of_replicas(self) -> None:
         """Only one of them queries Serve's controller."""

@@ -298,7 +298,9 @@ class TestArguments:
         assert given.chat_template == ours.chat_template
         assert (given.eos_token, given.pad_token) == (ours.eos_token, ours.pad_token)
         rebuilt = AutoTokenizer.from_pretrained(model)
-        assert rebuilt(TEXT)["input_ids"] != ours(TEXT)["input_ids"], "not needed any more"
+        assert rebuilt(TEXT)["input_ids"] != ours(TEXT)["input_ids"], (
+            "write_tokenizer is not needed any more"
+        )
         assert isinstance(given, PreTrainedTokenizerFast)
 
     def test_no_tokenizer(self, model: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server import openai_server
 from tests.paths import ROOT
-from tests.processes import assert_gone, is_alive
+from tests.processes import assert_gone, is_alive, wait_until
 
 # Does not end at SIGTERM, nor does its child; says the ids of both.
 STUBBORN = """
@@ -112,7 +112,7 @@ class TestSupervisor:
         try:
             assert_gone(server)
         finally:
-            for process in processes:  # the child has not asked for anything
+            for process in processes:  # only the server has set PR_SET_PDEATHSIG
                 if is_alive(process):
                     process.kill()
 
@@ -142,10 +142,7 @@ class TestCommand:
             processes = read_ids(command)
             command.kill()
         assert_gone(*processes)
-        deadline = time.monotonic() + 20
-        while folder.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not folder.exists()
+        wait_until(lambda: not folder.exists(), 20)
 
     def test_a_server_that_does_not_start(self, folder: Path) -> None:
         command = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -162,8 +159,7 @@ class TestCommand:
         """Until the time-out, or a second Ctrl-C."""
         command = [sys.executable, "-c", SLOW, str(tmp_path / "ready")]
         with openai_server.supervised(command, dict(os.environ), str(folder)) as server:
-            while not (tmp_path / "ready").exists():
-                time.sleep(0.1)
+            wait_until((tmp_path / "ready").exists, 60)
             start = time.monotonic()
             if second_signal:
                 interrupt = (os.getpid(), signal.SIGINT)

@@ -1,15 +1,17 @@
 """The middleware of `hgpo serve` before a server that answers as vLLM's does."""
 
 import asyncio
+import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from starlette.applications import Starlette
@@ -19,11 +21,18 @@ from starlette.routing import Route
 
 from hgpo_rllib.policy_server.openai_middleware import Drain
 from tests.paths import ROOT
+from tests.processes import free_port, wait_until
+
+FOLDER = "HGPO_TEST_FOLDER"
+"""Environment variable of the server: the folder where `slow` notes its requests."""
 
 
 async def slow(request: Request) -> Response:
-    """Answer after a while."""
-    await asyncio.sleep(3)
+    """Note the request in a file of its own, and answer when the file `finish` exists."""
+    folder = Path(os.environ[FOLDER])
+    (folder / f"request-{uuid.uuid4().hex}").touch()
+    while not (folder / "finish").exists():
+        await asyncio.sleep(0.05)
     return PlainTextResponse("finished")
 
 
@@ -41,19 +50,15 @@ class TestDrain:
     @pytest.fixture
     def url(self) -> str:
         """Return where the server will be."""
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            return f"http://127.0.0.1:{listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{free_port()}"
 
     @pytest.fixture
-    def server(self, url: str) -> Iterator["subprocess.Popen[bytes]"]:
+    def server(self, url: str, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
         """Return a process that serves, as vLLM's does, with uvicorn."""
-        command = [
-            sys.executable,
-            "-m",
-            "uvicorn",
-            "tests.unit.policy_server.test_serve_requests:DRAINING",
-        ]
-        with subprocess.Popen([*command, "--port", url.rpartition(":")[2]], cwd=ROOT) as process:
+        application = "tests.unit.policy_server.test_serve_requests:DRAINING"
+        command = [sys.executable, "-m", "uvicorn", application, "--port", url.rpartition(":")[2]]
+        environment = os.environ | {FOLDER: str(tmp_path)}
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
             deadline = time.monotonic() + 60
             while status(f"{url}/health") != 200:
                 assert process.poll() is None
@@ -62,14 +67,18 @@ class TestDrain:
             yield process
             process.kill()
 
-    def test_running_requests_finish(self, server: "subprocess.Popen[bytes]", url: str) -> None:
+    def test_running_requests_finish(
+        self, server: "subprocess.Popen[bytes]", url: str, tmp_path: Path
+    ) -> None:
         """New ones get 503 meanwhile; then the server ends."""
         with ThreadPoolExecutor(4) as clients:
             running = [clients.submit(status, f"{url}/slow") for _ in range(4)]
-            time.sleep(1)
+            wait_until(lambda: len(list(tmp_path.glob("request-*"))) == 4, 20)
             server.send_signal(signal.SIGUSR1)
-            time.sleep(0.3)
-            assert [status(f"{url}/slow"), status(f"{url}/health")] == [503, 503]
+            wait_until(lambda: status(f"{url}/health") == 503, 20)
+            assert status(f"{url}/slow") == 503
+            assert not any(one.done() for one in running)
+            (tmp_path / "finish").touch()
             assert [one.result() for one in running] == [200] * 4
         assert server.wait(10) == -signal.SIGTERM
 

@@ -16,7 +16,7 @@ PROMPT = 'Use <think> </think> & <action>.</action> <script>alert("x")</script>'
 
 
 def metrics_row(iteration: int) -> dict[str, Any]:
-    """Return one row, with a number missing and one that is none."""
+    """Return one row of metrics.jsonl, with one value None and one NaN."""
     return {
         "iteration": iteration,
         "wall_s": 20.0 * iteration,

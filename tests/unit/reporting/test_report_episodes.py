@@ -2,17 +2,10 @@
 
 import json
 
-import pytest
-
 from hgpo_rllib.reporting import episodes as packing
 from hgpo_rllib.reporting.episodes import pack_episodes
 from hgpo_rllib.results import load_runs
 from tests.unit.reporting.reporting_rows import EPISODES, episode, make_run, write_jsonl
-
-
-@pytest.fixture
-def run_dir(tmp_path):
-    return make_run(tmp_path / "run")
 
 
 def pack(*run_dirs):

@@ -39,11 +39,6 @@ NAMES = {
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-    return make_run(tmp_path / "run")
-
-
-@pytest.fixture
 def diagnosed(run_dir):
     """A run whose first iteration was recorded before there were diagnostics."""
     rows = [metrics_row(i) | (diagnostics_row(i) if i > 1 else {}) for i in range(1, 5)]
@@ -211,6 +206,7 @@ class TestGroups:
             figure.draw_without_rendering()
             for axes in figure.axes:
                 legend = axes.get_legend()
+                assert (legend is not None) == bool(lines(axes)), "lines with names have a legend"
                 below = axes.xaxis.get_label().get_window_extent()
                 assert legend is None or legend.get_window_extent().y1 <= below.y0
 

@@ -24,11 +24,6 @@ from tests.unit.reporting.reporting_rows import (
 
 
 @pytest.fixture
-def run_dir(tmp_path):
-    return make_run(tmp_path / "run")
-
-
-@pytest.fixture
 def without_plots(monkeypatch):
     """Leave the pictures out, which take seconds and have tests of their own."""
     monkeypatch.setattr(

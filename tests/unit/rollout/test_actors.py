@@ -156,3 +156,50 @@ def test_a_lost_actor_does_not_end_the_run_while_another_plays(
         assert await first == PLAYED
 
     asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_actor_that_plays_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When another one is lost later, not all are."""
+    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+
+    async def test() -> None:
+        back, lost = Actor(), Actor()
+        runners = runners_of(back, lost, max_outage_s=0.01)
+        first, second = await begin(runners), await begin(runners)
+        back.calls[0].set_exception(RayActorError())
+        while len(back.calls) < 2:
+            await asyncio.sleep(0.001)
+        back.calls[1].set_result(PLAYED)
+        assert await first == PLAYED
+        third = await begin(runners)  # `back` plays it until the end of the test
+        for call in range(2):
+            while len(lost.calls) <= call:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)
+            lost.calls[call].set_exception(RayActorError())
+        while len(lost.calls) < 3:
+            await asyncio.sleep(0.001)
+        lost.calls[2].set_result(PLAYED)
+        back.calls[2].set_result(PLAYED)
+        assert await second == await third == PLAYED
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_outage_that_ended_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit begins again when all actors are lost again."""
+    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+
+    async def test() -> None:
+        actor = Actor()
+        runners = runners_of(actor, max_outage_s=0.01)
+        for call in (0, 2):
+            playing = await begin(runners)
+            actor.calls[call].set_exception(RayActorError())
+            while len(actor.calls) < call + 2:
+                await asyncio.sleep(0.001)
+            actor.calls[call + 1].set_result(PLAYED)
+            assert await playing == PLAYED
+            await asyncio.sleep(0.02)
+
+    asyncio.run(asyncio.wait_for(test(), 10))

@@ -62,7 +62,7 @@ def test_task_types_that_always_or_never_succeed_are_drawn_less() -> None:
     st.lists(st.tuples(st.sampled_from(sorted(set(TASK_TYPES))), st.integers(0, 8)), max_size=30)
 )
 def test_the_rates_determine_the_draws(outcomes: list[tuple[str, int]]) -> None:
-    """So a run that restores them draws the same tasks. Each task keeps a chance."""
+    """So a run that restores them draws the same tasks. Rates stay between 0 and 1."""
     before, restored = learned(outcomes), Curriculum(TASK_TYPES, seed=3)
     restored.rates |= before.rates
     draws = [before.task(number) for number in range(20)]

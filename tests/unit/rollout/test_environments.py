@@ -48,20 +48,18 @@ def test_calls_take_turns_in_one_other_thread() -> None:
 
 
 def test_the_event_loop_goes_on_meanwhile() -> None:
-    thread = EnvThread(limit_s=10)
+    thread, release = EnvThread(limit_s=10), threading.Event()
 
-    async def work() -> float:
-        slow = asyncio.create_task(thread.call(time.sleep, 0.3))
-        await asyncio.sleep(0)
-        start = time.monotonic()
+    async def work() -> bool:
+        slow = asyncio.create_task(thread.call(release.wait, 5))
         for _ in range(10):
             await asyncio.sleep(0)
-        waited = time.monotonic() - start
         assert not slow.done()
-        await slow
-        return waited
+        release.set()
+        return await slow
 
-    assert run(work()) < 0.25
+    assert run(work()), "the call blocked the loop, which could not release it"
+    thread.close()
 
 
 def test_an_error_says_what_it_was() -> None:
@@ -114,12 +112,16 @@ def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
 
 def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> None:
     """Its thread is abandoned too, when its time is over."""
-    thread, release = EnvThread(limit_s=0.2), threading.Event()
+    thread, release, started = EnvThread(limit_s=1), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        started.set()
+        release.wait()
 
     async def work() -> int:
-        hanging = asyncio.create_task(thread.call(release.wait))
-        await asyncio.sleep(0.1)
-        hanging.cancel()
+        hanging = asyncio.create_task(thread.call(hang))
+        await asyncio.to_thread(started.wait, 10)
+        assert hanging.cancel(), "it has timed out already"
         return await thread.call(lambda: 7)
 
     assert run(work()) == 7

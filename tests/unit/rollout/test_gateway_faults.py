@@ -4,6 +4,7 @@ import http.client
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import openai
 import pytest
@@ -123,11 +124,26 @@ def test_nothing_to_play(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatc
     assert harness.http.post("/sessions").status_code == 204
 
 
-def test_a_client_that_disconnects_while_it_waits(harness: GatewayHarness) -> None:
+def count_claims(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list that gets an entry for each client that asks for a session."""
+    claims, claim = list[Any](), harness.sessions.claim
+
+    async def counted(*arguments: Any) -> Any:
+        claims.append(arguments)
+        return await claim(*arguments)
+
+    monkeypatch.setattr(harness.sessions, "claim", counted)
+    return claims
+
+
+def test_a_client_that_disconnects_while_it_waits(
+    harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The session goes to the next client."""
+    claims = count_claims(harness, monkeypatch)
     connection = http.client.HTTPConnection(harness.url.removeprefix("http://"))
     connection.request("POST", "/sessions", headers=dict(harness.http.headers))
-    time.sleep(0.2)
+    wait_until(lambda: claims, 10)
     connection.close()
     played, session = harness.begin()
     harness.ask(session)
@@ -135,12 +151,13 @@ def test_a_client_that_disconnects_while_it_waits(harness: GatewayHarness) -> No
 
 
 def test_clients_that_wait_when_the_run_ends(
-    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
+    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them get status 410."""
     with opened(tokenizer, portal) as harness, ThreadPoolExecutor(3) as pool:
+        claims = count_claims(harness, monkeypatch)
         waiting = [pool.submit(harness.http.post, "/sessions") for _ in range(3)]
-        time.sleep(0.2)
+        wait_until(lambda: len(claims) == 3, 10)
         harness.portal.call(harness.gateway.stop)
         assert [request.result(10).status_code for request in waiting] == [410] * 3
 

@@ -205,7 +205,7 @@ class TestFailures:
         assert [tries[seed] for seed in first] == [1, 1]
 
     def test_a_group_of_one_is_no_group(self, harness: RolloutHarness) -> None:
-        """Unless it was meant to be one, as in evaluations."""
+        """A group that loses all members but one is lost, unless its size is 1 (evaluations)."""
 
         def broken(task: int, step: int) -> None:
             if task == 3:
@@ -216,8 +216,8 @@ class TestFailures:
         assert harness.failures == {"env_errors": 6, "lost_members": 3, "lost_groups": 1}
         assert list(lengths(harness.play([2, 3], size=1))) == ["0/train/0"]
 
-    def test_nothing_is_left(self, harness: RolloutHarness) -> None:
-        """One line with what happened."""
+    def test_a_rollout_whose_episodes_all_fail(self, harness: RolloutHarness) -> None:
+        """The error is one line with all failure counts."""
 
         def broken(task: int, step: int) -> None:
             raise OSError("gone")

@@ -81,8 +81,8 @@ def test_a_resumed_run_uses_the_same_groups(budget: int, counts: list[int], resu
         assert parts + [used_groups(runner, count) for count in counts[resumed:]] == whole
 
 
-def test_replaced_groups_take_time() -> None:
-    """Also if they are the first."""
+def test_the_time_of_replaced_groups_counts() -> None:
+    """`seconds` begins with the first group, also if that one is replaced."""
     with runner_of(max_replaced_groups=9) as runner:
         runner.set_state({"task_position": 2})
         moments: list[float] = []

@@ -1,4 +1,4 @@
-"""What a run is started with."""
+"""The commit that a run records."""
 
 import subprocess
 from pathlib import Path

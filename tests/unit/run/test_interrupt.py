@@ -1,12 +1,13 @@
 """SIGTERM ends a command as Ctrl-C does, in whatever state it inherited SIGINT."""
 
 import fcntl
+import multiprocessing.util
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,14 @@ from env_wrappers.datasets import new_directory, new_file
 from env_wrappers.processes import process_pool
 from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from tests.paths import ROOT
-from tests.processes import assert_gone
+from tests.processes import Command, assert_gone
 from tests.unit.cli.command import POCKET
 
-HGPO = [sys.executable, "-m", "hgpo_rllib.cli.main"]
 # Minutes of work, so that the signal comes before its end.
-GENERATE = [*HGPO, "data", "generate", "alfworld", "games", "games.train=2000"]
-TRAIN = [*HGPO, "train", str(POCKET), "cache=.", "games.train=2000"]
+GENERATE = ["data", "generate", "alfworld", "games", "games.train=2000"]
+TRAIN = ["train", str(POCKET), "cache=.", "games.train=2000"]
 DEMONSTRATE = [
-    *(*HGPO, "train", str(POCKET), "cache=.", "games.train=1", "games.valid_seen=1"),
+    *("train", str(POCKET), "cache=.", "games.train=1", "games.valid_seen=1"),
     *("games.valid_unseen=1", "games.rooms=[bathroom]", "warm_start.games=2000"),
 ]
 WORK = """
@@ -53,7 +53,7 @@ def terminate() -> None:
 
 @pytest.mark.parametrize("inherited", ["nothing", "ignored", "blocked"])
 def test_sigterm_interrupts(inherited: str, signals: None) -> None:
-    """A background job of a shell ignores SIGINT; what a process of Ray's starts has it blocked."""
+    """Background jobs of a shell ignore SIGINT; processes that Ray starts have it blocked."""
     if inherited == "ignored":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if inherited == "blocked":
@@ -62,14 +62,6 @@ def test_sigterm_interrupts(inherited: str, signals: None) -> None:
     with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt():
         terminate()
     assert signal.getsignal(signal.SIGTERM) == before
-
-
-def wait_until(true: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 240
-    while not true():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -91,26 +83,40 @@ def test_sigterm_while_data_are_made(
     tmp_path: Path, command: list[str], partial: str, said: str
 ) -> None:
     """Exit code 130, one line, nothing unfinished on disk, and no process left."""
-    with subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        wait_until(lambda: list(tmp_path.glob(partial)), process)
-        children = psutil.Process(process.pid).children
-        wait_until(lambda: len(children()) > 2, process)  # two workers and multiprocessing's own
-        started = children()
-        process.terminate()
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert_gone(*started)
+    name, *arguments = command
+    with Command(arguments, tmp_path / "log.txt", name, folder=tmp_path) as running:
+        running.wait_for(tmp_path / partial)
+        children = psutil.Process(running.process.pid).children
+        running.wait_until(lambda: len(children()) > 2)  # two workers and multiprocessing's own
+        running.process.terminate()
+        assert running.process.wait(60) == 130, running.log.read_text()
+        running.assert_nothing_survives(20)
+    output = running.log.read_text()
     (line,) = [line for line in output.splitlines() if "interrupted" in line]
     assert said in line
-    assert "Traceback" not in output
+    assert "Traceback" not in output, output
     assert list(tmp_path.glob("*.partial-*")) == []
+
+
+def test_an_interrupt_while_a_worker_starts(
+    signals: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The worker has not read yet what it is to run; it would print a traceback."""
+    spawn, started = multiprocessing.util.spawnv_passfds, list[psutil.Process]()
+
+    def spawn_and_interrupt(path: Any, arguments: Any, descriptors: Any) -> int:
+        pid = spawn(path, arguments, descriptors)
+        if "--multiprocessing-fork" in arguments:  # not the resource tracker
+            started.append(psutil.Process(pid))
+            os.kill(os.getpid(), signal.SIGTERM)
+        return pid
+
+    monkeypatch.setattr(multiprocessing.util, "spawnv_passfds", spawn_and_interrupt)
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt(), process_pool(1) as pool:
+        pool.submit(int)
+    assert len(started) == 1
+    assert_gone(*started)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def work_in_pool() -> None:

@@ -15,7 +15,7 @@ import pytest
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.lock import LOCK
 from hgpo_rllib.run.session import LOGS, ray_session, temporary_folder, writers
-from tests.processes import wait_until
+from tests.processes import is_alive, wait_until
 
 # A command whose "Ray" is a process that writes a log of its session, and has another name and
 # session id by then.
@@ -42,13 +42,6 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     return tmp_path / f"hgpo-{os.getuid()}"
-
-
-def is_running(process: int) -> bool:
-    """A zombie, which waits for its new parent to notice, is not."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
-    return False
 
 
 def test_nobody_else_can_look_into_the_folder(private: Path) -> None:
@@ -121,10 +114,11 @@ def end_a_command(how: str, run: Path) -> None:
     assert command.stdout is not None
     assert command.stdin is not None
     worker, session = command.stdout.readline().split()
+    process = psutil.Process(int(worker))
     log = Path(session) / "logs" / "worker.out"
     with log.open() as reading:
         wait_until(lambda: log.stat().st_size > 0, 60)
-        assert writers(Path(session)) == [int(worker)]
+        assert writers(Path(session)) == [process.pid]
         if how == "kill":
             command.send_signal(signal.SIGKILL)
         else:
@@ -132,7 +126,7 @@ def end_a_command(how: str, run: Path) -> None:
             command.stdin.flush()
         wait_until(lambda: not Path(session).exists(), 60)
         assert reading.read() == "a line\n"
-    assert not is_running(int(worker))
+    assert not is_alive(process)
     assert (run / LOGS / "worker.out").read_text() == "a line\n"
     assert {path.name for path in run.iterdir()} == {LOGS, "metrics.jsonl", LOCK}
     command.communicate()

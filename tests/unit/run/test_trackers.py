@@ -178,7 +178,7 @@ def test_missing_package(
 
 
 def test_present_packages_pass() -> None:
-    """Those that are there."""
+    """Trackers whose packages are installed are accepted, and so is none."""
     check_trackers(name for name in trackers.PACKAGES if importlib.util.find_spec(name))
     check_trackers([])
 

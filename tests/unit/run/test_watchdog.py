@@ -32,6 +32,7 @@ def test_nothing_is_reported_after_the_block() -> None:
     try:
         with on_exit_of({process.pid: "process"}, names.append):
             pass
+        assert "ray-processes" not in [thread.name for thread in threading.enumerate()]
     finally:
         process.kill()
         process.wait()
