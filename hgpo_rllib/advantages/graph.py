@@ -12,7 +12,6 @@ from hgpo_rllib.advantages.groups import (
 from hgpo_rllib.advantages.steps import (
     NONE,
     Floats,
-    Ints,
     StepArrays,
     discounted_sums,
     intern_pairs,
@@ -35,7 +34,7 @@ def graphgpo(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     From the released code, without its options to merge similar states and to normalize distances.
     Reads normalize, step_weight, distance_discount; needs trajectory_return, next_anchor and won.
     """
-    distance = success_distance(steps).astype(np.float64)
+    distance = success_distance(steps)
     value: Floats = SUCCESS * np.power(settings.distance_discount, distance)
     (state,) = context_levels(steps, 0)
     own, _ = group_advantage(state, value - steps.penalties, settings.normalize)
@@ -95,7 +94,7 @@ def salt(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     return group_mean(intern_pairs(context, transition), whole)
 
 
-def success_distance(steps: StepArrays) -> Ints:
+def success_distance(steps: StepArrays) -> Floats:
     """Return the number of steps from each step's next state to success, shape ``(steps,)``.
 
     0 for the last step of a won episode. If no path leads to success, the largest distance in the
@@ -104,6 +103,10 @@ def success_distance(steps: StepArrays) -> Ints:
     Raises:
         ValueError: the steps have no next_anchor or won.
     """
+    # Here, because all commands import this module, and SciPy is slow to import.
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
     states = np.concatenate([steps.anchor, steps.require("next_anchor")])
     both = intern_pairs(np.tile(steps.task, 2), states)
     source, target = np.split(both, 2)
@@ -111,19 +114,14 @@ def success_distance(steps: StepArrays) -> Ints:
     ends[steps.previous[steps.previous != NONE]] = False
     success = int(both.max(initial=-1)) + 1  # a node of all tasks: no edge leaves it
     target = np.where(ends & steps.require("won"), success, target)
-    unknown = np.iinfo(np.int64).max // 2
-    distance = np.full(success + 1, unknown)
-    distance[success] = 0
-    while True:  # each pass adds the nodes that are one step farther
-        before = distance.copy()
-        np.minimum.at(distance, source, distance[target] + 1)
-        if np.array_equal(distance, before):
-            break
+    reverse = csr_array((np.ones(len(steps)), (target, source)), shape=(success + 1, success + 1))
+    distance = dijkstra(reverse, indices=success, unweighted=True)  # infinite without a path
     own = distance[source]
-    farthest = np.zeros(int(steps.task.max(initial=-1)) + 1, np.int64)
-    known = own < unknown
+    farthest = np.zeros(int(steps.task.max(initial=-1)) + 1)
+    known = np.isfinite(own)
     np.maximum.at(farthest, steps.task[known], own[known])
-    return np.where(distance[target] < unknown, distance[target], farthest[steps.task] + 1)
+    result = distance[target]
+    return np.where(np.isfinite(result), result, farthest[steps.task] + 1)
 
 
 def _over_task(steps: StepArrays, settings: EstimatorSettings) -> Floats:
