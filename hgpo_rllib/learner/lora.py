@@ -5,12 +5,11 @@ The reference policy of the KL term is the same model with its adapters disabled
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
-
-from hgpo_rllib.policy_server.types import AdapterConfig
 
 NAME = "default"  # peft's name of the only adapter
 
@@ -38,11 +37,12 @@ def without_lora(llm: PreTrainedModel) -> Iterator[None]:
         llm.enable_adapters()
 
 
-def adapter_config(llm: PreTrainedModel) -> AdapterConfig:
-    """Return the adapter settings that an engine needs besides the tensors."""
+def adapter_config(llm: PreTrainedModel) -> dict[str, Any]:
+    """Return what an engine needs besides the tensors, as in peft's adapter_config.json."""
     config = llm.peft_config[NAME]
     layers = {name.rpartition(".")[-1] for name in config.target_modules}
-    return AdapterConfig(config.r, config.lora_alpha, tuple(sorted(layers)))
+    scale = {"r": config.r, "lora_alpha": config.lora_alpha, "bias": "none"}
+    return {"peft_type": "LORA", "target_modules": sorted(layers), **scale}
 
 
 def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -64,7 +64,7 @@ def base_state(llm: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def merged_state(
-    base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], shape: AdapterConfig
+    base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
     """Return the weights `base` with adapters merged in, in host memory.
 
@@ -76,5 +76,5 @@ def merged_state(
         if found:
             up = adapters[name.replace(".lora_A.", ".lora_B.")]
             key = f"{layer}.weight"
-            state[key] = state[key] + up.cpu() @ down.cpu() * (shape.alpha / shape.rank)
+            state[key] = state[key] + up.cpu() @ down.cpu() * (config["lora_alpha"] / config["r"])
     return state

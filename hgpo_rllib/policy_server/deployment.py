@@ -41,8 +41,8 @@ LOOPBACK = "127.0.0.1"
 EXIT_DELAY_S = 0.5  # lets the error reach the callers before the process exits
 
 
-class PolicyReplica:
-    """Run an engine.
+class PolicyReplica(VersionedEngine):
+    """Run an engine in a Serve replica.
 
     A replica exits when its engine has exited or failed in a weight update. Serve detects the exit
     at once and starts a new replica. It also replaces a replica whose engine hangs: after three
@@ -73,10 +73,8 @@ class PolicyReplica:
         check_model_is_here(str(model.model_path))
         context = serve.get_replica_context()
         seed = replica_seed(seed, context.rank.rank)
-        self._engine = find_engine(engine).start(model, agent, server, seed)
-        self._versioned = VersionedEngine(
-            self._engine, find_transport(transport), server.update_mode
-        )
+        started = find_engine(engine).start(model, agent, server, seed)
+        super().__init__(started, find_transport(transport), server.update_mode)
         self._owner_watch = asyncio.create_task(delete_with_owner(owner, context.app_name))
 
     async def generate(
@@ -84,14 +82,10 @@ class PolicyReplica:
     ) -> list[Generation | RequestFailedError]:
         """See `VersionedEngine.generate`."""
         try:
-            return await self._versioned.generate(prompts, sampling, weights)
+            return await super().generate(prompts, sampling, weights)
         except EngineDiedError:
             self._exit()
             raise
-
-    async def sleep(self) -> None:
-        """See `VersionedEngine.sleep`."""
-        await self._versioned.sleep()
 
     async def check_health(self) -> None:
         """Wait for a reply of the engine; called by Serve."""

@@ -188,10 +188,9 @@ def positions(model: str) -> int:
 
 
 def server_command(arguments: dict[str, Any]) -> list[str]:
-    """Return the command line of `vllm serve` with these arguments."""
-    options = {name: value for name, value in arguments.items() if name != "model"}
-    words = [word for name, value in options.items() for word in option(name, value)]
-    return [sys.executable, "-m", VLLM_SERVE, arguments["model"], *words]
+    """Return the command line of vLLM's server with these arguments."""
+    words = [word for name, value in arguments.items() for word in option(name, value)]
+    return [sys.executable, "-m", VLLM_SERVE, *words]
 
 
 def option(name: str, value: Any) -> list[str]:

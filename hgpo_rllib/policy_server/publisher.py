@@ -2,12 +2,13 @@
 
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hgpo_rllib.policy_server.engine import WeightTransport
-from hgpo_rllib.policy_server.types import AdapterConfig, PublishedWeights, WeightTag
+from hgpo_rllib.policy_server.types import PublishedWeights, WeightTag
 
 # Integer types of the same width, for dtypes that NumPy lacks.
 BITS = {torch.bfloat16: torch.int16}
@@ -28,7 +29,7 @@ class WeightPublisher:
         self.updates = 0
 
     def publish(
-        self, state: Mapping[str, Tensor], adapter: AdapterConfig | None = None
+        self, state: Mapping[str, Tensor], adapter: Mapping[str, Any] | None = None
     ) -> WeightTag:
         """Publish weights in checkpoint form."""
         self.updates += 1
@@ -37,7 +38,7 @@ class WeightPublisher:
 
 
 def servable_weights(
-    state: Mapping[str, Tensor], dtype: torch.dtype, adapter: AdapterConfig | None = None
+    state: Mapping[str, Tensor], dtype: torch.dtype, adapter: Mapping[str, Any] | None = None
 ) -> PublishedWeights:
     """Convert weights to their published form.
 

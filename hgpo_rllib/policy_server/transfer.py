@@ -72,12 +72,5 @@ def adapter_folder(weights: PublishedWeights) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="hgpo-adapter-") as name:
         folder = Path(name)
         save_file(tensors, folder / "adapter_model.safetensors")
-        config = {
-            "peft_type": "LORA",
-            "r": weights.adapter.rank,
-            "lora_alpha": weights.adapter.alpha,
-            "target_modules": list(weights.adapter.targets),
-            "bias": "none",
-        }
-        (folder / "adapter_config.json").write_text(json.dumps(config))
+        (folder / "adapter_config.json").write_text(json.dumps(weights.adapter))
         yield folder

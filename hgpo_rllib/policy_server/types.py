@@ -1,22 +1,11 @@
 """Data exchanged between rollouts, learner and policy server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-
-@dataclass(frozen=True)
-class AdapterConfig:
-    """Hyperparameters of LoRA adapters."""
-
-    rank: int
-    alpha: int
-    """The product of the two matrices is scaled by ``alpha / rank``."""
-    targets: tuple[str, ...]
-    """Names of the layers that have adapters."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +16,9 @@ class PublishedWeights:
     """Torch's name of the dtype of all tensors."""
     tensors: dict[str, NDArray[Any]]
     """Arrays by checkpoint name. bfloat16, which NumPy lacks, is int16 with the same bits."""
-    adapter: AdapterConfig | None = None
-    """Set if the tensors are LoRA adapters of the server's initial model; None: a full model."""
+    adapter: Mapping[str, Any] | None = None
+    """Content of peft's adapter_config.json if the tensors are LoRA adapters of the server's
+    initial model; None: a full model."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""vLLM as an `Engine`, and the weight-transfer engine that runs in vLLM's workers.
+"""vLLM as an `Engine`, and the extension of vLLM's workers that loads new weights.
 
 Apart from benchmarks and `gpu_transports`, only this module imports vLLM. Replicas import it, and
-so do vLLM's workers, because `WorkerExtension` is in it. The import registers the weight-transfer
-engine ``hgpo``, which loads the weights that a replica shares with its workers.
+so do vLLM's workers, because `WorkerExtension` is in it.
 """
 
 import itertools
@@ -10,23 +9,16 @@ import multiprocessing
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import torch
 from ray.util.queue import Empty, Queue
 from vllm import AsyncEngineArgs, SamplingParams
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferInitRequest,
-    WeightTransferUpdateInfo,
-    WeightTransferUpdateRequest,
-)
-from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.config import set_current_vllm_config
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.model_loader.reload import (
     finalize_layerwise_reload,
@@ -119,8 +111,8 @@ class VLLMEngine(Engine):
             if isinstance(weights, WeightsOnLearner):
                 load = partial(self._load_from_learner, weights)
             elif weights.adapter is None:
-                arguments = await stack.enter_async_context(shared_with_engine(weights))
-                load = partial(self._load_model, arguments)
+                shared = await stack.enter_async_context(shared_with_engine(weights))
+                load = partial(self._vllm.collective_rpc, "load_shared_weights", kwargs=shared)
             else:
                 load = partial(self._load_adapters, stack.enter_context(adapter_folder(weights)))
 
@@ -129,11 +121,6 @@ class VLLMEngine(Engine):
                 await self._vllm.update_weight_version(version)
 
             yield load_as
-
-    async def _load_model(self, arguments: dict[str, Any]) -> None:
-        await self._vllm.start_weight_update()
-        await self._vllm.update_weights(WeightTransferUpdateRequest(arguments))
-        await self._vllm.finish_weight_update()
 
     async def _load_adapters(self, folder: Path) -> None:
         if not await self._vllm.add_lora(LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)):
@@ -155,8 +142,9 @@ class VLLMEngine(Engine):
         await weights.transfers.put_async(Transfer(weights.number, workers, calls, replies))
         try:
             while isinstance(call := await calls.get_async(timeout=LEARNER_TIMEOUT_S), tuple):
+                method, arguments = call
                 try:
-                    await self._call_vllm(*call)
+                    await self._vllm.collective_rpc(method, kwargs=arguments)
                 except Exception as error:
                     await replies.put_async(f"the engine failed: {error}")
                     raise
@@ -166,14 +154,6 @@ class VLLMEngine(Engine):
         if call is not None:
             raise RuntimeError(f"the learner did not send its weights: {call}")
         await self._vllm.shutdown_weight_transfer_engine()
-
-    async def _call_vllm(self, method: str, arguments: dict[str, Any]) -> None:
-        if method == "init_weight_transfer_engine":
-            await self._vllm.init_weight_transfer_engine(WeightTransferInitRequest(**arguments))
-        elif method == "update_weights":
-            await self._vllm.update_weights(WeightTransferUpdateRequest(**arguments))
-        else:
-            await getattr(self._vllm, method)()
 
     async def pause(self, mode: UpdateMode) -> None:
         with _engine_died():
@@ -241,68 +221,34 @@ def generation(output: CompletionOutput, engine_s: float) -> Generation:
     )
 
 
-@dataclass
-class SharedWeights(WeightTransferUpdateInfo):
-    """Arguments of `mapped_tensors`."""
+class WorkerExtension:
+    """Mixin of vLLM's workers, which therefore import this module; `collective_rpc` calls it."""
 
-    path: str
-    dtype: str
-    names: list[str]
-    shapes: list[list[int]]
+    def load_shared_weights(self: Any, **shared: Any) -> None:
+        """Load weights in checkpoint form in place; for `shared` see `mapped_tensors`.
 
-
-class SharedMemoryWeightTransferEngine(WeightTransferEngine[WeightTransferInitInfo, SharedWeights]):
-    """Load weights in checkpoint form in place, from memory shared by the replica."""
-
-    init_info_cls = WeightTransferInitInfo
-    update_info_cls = SharedWeights
-
-    def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
-        """Do nothing: each update carries the path of its memory."""
-
-    def start_weight_update(self) -> None:
-        """Prepare the layers for weights in checkpoint form."""
-        self._expected = {name for name, _ in self.model.named_parameters()}
-        initialize_layerwise_reload(self.model)
-
-    def receive_weights(self, update_info: SharedWeights) -> None:
-        """Load the tensors. vLLM converts each layer to its own form when the layer is complete.
-
-        Raises:
-            ValueError: parameters of the model are missing.
-        """
-        missing = self._expected - self.model.load_weights(mapped_tensors(**vars(update_info)))
-        if missing:
-            raise ValueError(f"new weights lack {', '.join(sorted(missing))}")
-
-    def update_weights(self, update_info: dict) -> None:
-        """See `WeightTransferEngine`, whose method needs an accelerator and fails on a CPU."""
-        if current_platform.is_cpu():
-            self.receive_weights(self.parse_update_info(update_info))
-        else:
-            super().update_weights(update_info)
-
-    def finish_weight_update(self) -> None:
-        """Process the remaining layers, and the output head if it is tied to the embedding.
+        vLLM converts each layer to its own form when the layer is complete.
 
         On a CPU vLLM keeps a prepacked copy of the output head, and a reload does not repack a head
         that is tied to the embedding. Without repacking, the engine would use the old head and its
         log-probabilities would be wrong without an error.
+
+        Raises:
+            ValueError: parameters of the model are missing.
         """
-        finalize_layerwise_reload(self.model, self.model_config)
-        head = getattr(self.model, "lm_head", None)
-        if current_platform.is_cpu() and head is not None and hasattr(head, "quant_method"):
-            head.quant_method.process_weights_after_loading(head)
+        model = self.get_model()
+        expected = {name for name, _ in model.named_parameters()}
+        with set_current_vllm_config(self.vllm_config):
+            initialize_layerwise_reload(model)
+            missing = expected - model.load_weights(mapped_tensors(**shared))
+            if missing:
+                raise ValueError(f"new weights lack {', '.join(sorted(missing))}")
+            finalize_layerwise_reload(model, self.model_config)
+            head = getattr(model, "lm_head", None)
+            if current_platform.is_cpu() and head is not None and hasattr(head, "quant_method"):
+                head.quant_method.process_weights_after_loading(head)
+        torch.accelerator.synchronize()  # vLLM makes this do nothing on a CPU
 
-    def shutdown(self) -> None:
-        """Do nothing: no state is kept between updates."""
-
-
-class WorkerExtension:
-    """Mixin of vLLM's workers. Its only effect is that they import this module."""
-
-
-WeightTransferEngineFactory.register_engine("hgpo", SharedMemoryWeightTransferEngine)
 
 # A killed replica cannot stop its engine, nor a killed engine its workers. These do not read vLLM's
 # pipes while they are suspended or wait for a device. `die_with_parent` is safe here: vLLM starts

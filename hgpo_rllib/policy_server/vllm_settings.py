@@ -24,7 +24,6 @@ def engine_arguments(
     model: ModelSettings, agent: AgentSettings, server: PolicyServerSettings, seed: int
 ) -> dict[str, Any]:
     """Return vLLM's arguments for these settings."""
-    on_gpu = server.weight_transport in GPU_TRANSPORTS
     arguments: dict[str, Any] = {
         "model": str(model.model_path),
         "dtype": model.dtype,
@@ -39,12 +38,11 @@ def engine_arguments(
         "structured_outputs_config": {"backend": "xgrammar"},  # as in `GrammarReader`
         "generation_config": "vllm",  # no sampling defaults from the checkpoint
         "logprobs_mode": "processed_logprobs",  # of the sampling distribution
-        # Workers import the module of the extension, which registers the backend.
         "worker_extension_cls": "hgpo_rllib.policy_server.vllm_engine.WorkerExtension",
-        # vLLM's own backend, or that of `vllm_engine`.
-        "weight_transfer_config": {"backend": server.weight_transport if on_gpu else "hgpo"},
         "disable_log_stats": True,
     }
+    if server.weight_transport in GPU_TRANSPORTS:
+        arguments["weight_transfer_config"] = {"backend": server.weight_transport}
     if model.lora_rank:
         max_rank = next(rank for rank in LORA_RANKS if rank >= model.lora_rank)
         arguments |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": max_rank}

@@ -78,21 +78,14 @@ class RecordingVLLM:
     async def pause_generation(self, mode: str, clear_cache: bool) -> None:
         self.calls.append("pause")
 
-    async def init_weight_transfer_engine(self, request: Any) -> None:
-        self.calls.append("init")
-        self.init = INIT[self.transport](**request.init_info)
-
-    async def start_weight_update(self) -> None:
-        self.calls.append("start")
-
-    async def update_weights(self, request: Any) -> None:
-        if self.fail:
+    async def collective_rpc(self, method: str, kwargs: dict[str, Any]) -> None:
+        if method == "update_weights" and self.fail:
             raise RuntimeError("no room")
-        self.calls.append("update")
-        self.update = UPDATE[self.transport](**request.update_info)
-
-    async def finish_weight_update(self) -> None:
-        self.calls.append("finish")
+        self.calls.append(method.partition("_")[0])
+        if method == "init_weight_transfer_engine":
+            self.init = INIT[self.transport](**kwargs["init_info"])
+        if method == "update_weights":
+            self.update = UPDATE[self.transport](**kwargs["update_info"])
 
     async def shutdown_weight_transfer_engine(self) -> None:
         self.calls.append("shutdown")

@@ -45,7 +45,7 @@ class NamedReplica(deployment.PolicyReplica):
 
     async def set_mode(self, mode: UpdateMode) -> None:
         """As if the server had been started with it."""
-        self._versioned.update_mode = mode
+        self.update_mode = mode
 
 
 class Learner:

@@ -34,7 +34,7 @@ def test_arguments_are_vllm_s() -> None:
     engine = AsyncEngineArgs(**given)
     assert (engine.tensor_parallel_size, engine.enable_prefix_caching) == (2, False)
     assert "distributed_executor_backend" not in given  # several processes, as vLLM does by itself
-    assert engine.weight_transfer_config.backend == "hgpo"
+    assert engine.weight_transfer_config is None
 
 
 TRANSPORTS: dict[str, dict[str, Any]] = {

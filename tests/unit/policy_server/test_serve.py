@@ -238,9 +238,9 @@ class TestArguments:
             "middleware": ["a.B", "c.D"],
         }
         assert openai_server.server_command(arguments)[3:] == [
-            "a/model",
             "--enforce-eager",
             "--no-enable-prefix-caching",
+            "--model=a/model",
             "--served-model-name=a_b",
             "--middleware=a.B",
             "--middleware=c.D",

@@ -1,5 +1,6 @@
 """Exit of the processes of `hgpo serve`, with other commands in place of vLLM."""
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -7,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -35,7 +35,7 @@ command = [sys.executable, "-c", {STUBBORN!r}]
 with openai_server.supervised(command, dict(os.environ), sys.argv[1]):
     time.sleep(60)
 """
-# In place of the console script `vllm`: starts a process as vLLM starts its engine.
+# In place of vLLM's server: starts a process as vLLM starts its engine.
 SCRIPT = """
 import multiprocessing, os, sys, time
 
@@ -172,22 +172,20 @@ class TestCommand:
 
 def test_the_engine_ends_with_the_server(tmp_path: Path) -> None:
     """What multiprocessing spawns imports its parent's main module first."""
-    (vllm,) = metadata.entry_points(group="console_scripts", name="vllm")
-    assert vllm.dist is not None
-    name = vllm.dist.name.replace("-", "_")
-    package = tmp_path / f"{name}-1.dist-info"  # found before the one that is installed
-    package.mkdir()
-    (package / "METADATA").write_text(f"Name: {vllm.dist.name}\nVersion: 1\n")
-    (package / "entry_points.txt").write_text("[console_scripts]\nvllm = script:main\n")
-    (tmp_path / "script.py").write_text(SCRIPT)
+    found = importlib.util.find_spec("vllm.entrypoints.launchers.api_server.entry")
+    assert found is not None, "the installed vLLM has the module that this test replaces"
+    package = tmp_path / "vllm" / "entrypoints" / "launchers" / "api_server"
+    package.mkdir(parents=True)
+    (tmp_path / "vllm" / "__init__.py").touch()  # found before the package that is installed
+    (package / "entry.py").write_text(SCRIPT)
     with subprocess.Popen(
-        [sys.executable, "-m", "hgpo_rllib.policy_server.vllm_serve", "MODEL", "--port=1"],
+        [sys.executable, "-m", "hgpo_rllib.policy_server.vllm_serve", "--model=MODEL", "--port=1"],
         env=os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
         stdout=subprocess.PIPE,
         text=True,
     ) as server:
         assert server.stdout is not None
-        engine, *words = server.stdout.readline().split()
-        assert words == ["vllm", "serve", "MODEL", "--port=1"]
+        engine, _, *words = server.stdout.readline().split()
+        assert words == ["--model=MODEL", "--port=1"]
         server.kill()
     assert_gone(psutil.Process(int(engine)))
