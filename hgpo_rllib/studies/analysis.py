@@ -95,7 +95,7 @@ class Results:
         return {s: np.array([_rates(record, s) for record in records]) for s in self.study.splits}
 
     def scores(self, arm: str, measure: str, seeds: Sequence[int] | None = None) -> list[st.Floats]:
-        """Return the scores of an arm for `statistics`, not pooled.
+        """Return the scores of an arm for `statistics`.
 
         Args:
             arm: the arm.
@@ -113,7 +113,7 @@ class Results:
         seeds = self.seeds(*arms)
         if not seeds:
             return st.Estimate(math.nan)
-        a, b, *others = (st.pool(self.scores(arm, measure, seeds)) for arm in arms)
+        a, b, *others = (self.scores(arm, measure, seeds) for arm in arms)
         differences = [left - right for left, right in zip(a, b, strict=True)]
         if others:
             differences = [x - (c - d) for x, c, d in zip(differences, *others, strict=True)]
@@ -135,12 +135,12 @@ def arm_rows(results: Results) -> list[Row]:
     rows = []
     for arm in results.arms:
         before, final = results.scores(arm, "before"), results.scores(arm, "final")
-        gains = st.run_scores(st.pool(final)) - st.run_scores(st.pool(before))
+        gains = st.run_scores(final) - st.run_scores(before)
         row = {
             "arm": f"`{arm}`",
             "seeds": str(len(results.seeds(arm))),
-            "before": rate(st.estimate(st.pool(before))),
-            "after": rate(st.estimate(st.pool(final))),
+            "before": rate(st.estimate(before)),
+            "after": rate(st.estimate(final)),
             "median gain (points)": points(st.Interval(float(np.median(gains)))),
         }
         if len(final) > 1:
@@ -148,8 +148,8 @@ def arm_rows(results: Results) -> list[Row]:
                 f"after, {s}": rate(st.estimate([part]))
                 for s, part in zip(results.study.splits, final, strict=True)
             }
-        row["after, interquartile mean"] = rate(st.bootstrap(st.interquartile_mean, st.pool(final)))
-        row["area"] = rate(st.estimate(st.pool(results.scores(arm, "area"))))
+        row["after, interquartile mean"] = rate(st.bootstrap(st.interquartile_mean, final))
+        row["area"] = rate(st.estimate(results.scores(arm, "area")))
         rows.append(row)
     return rows
 
@@ -163,10 +163,8 @@ def baseline_rows(results: Results) -> list[Row]:
         if arm == baseline:
             continue
         final = results.difference(arm, baseline, measure="final")
-        better = st.bootstrap(
-            st.probability_of_improvement,
-            *(st.pool(results.scores(name, "final")) for name in (arm, baseline)),
-        )
+        finals = (results.scores(name, "final") for name in (arm, baseline))
+        better = st.bootstrap(st.probability_of_improvement, *finals)
         rows.append(
             {
                 "arm": f"`{arm}`",
@@ -261,7 +259,7 @@ def estimator_fidelity(results: Results) -> list[EstimatorFidelity]:
         settings = results.study.arms[arm]
         correlation = known.get(str(settings.get("algorithm.estimator")), math.nan)
         if len(settings) == 1 and not math.isnan(correlation):
-            success = st.estimate(st.pool(results.scores(arm, "final")))
+            success = st.estimate(results.scores(arm, "final"))
             found.append(EstimatorFidelity(arm, correlation, success))
     return sorted(found, key=lambda estimator: estimator.correlation, reverse=True)
 

@@ -227,8 +227,7 @@ def _held_out(results: Results) -> Panel:
     def values(arm: str) -> pd.DataFrame:
         curves = results.curves(arm).values()
         found = [
-            st.estimate(st.pool([curve[:, place] for curve in curves]))
-            for place in range(len(iterations))
+            st.estimate([curve[:, place] for curve in curves]) for place in range(len(iterations))
         ]
         columns = {"mean": [e.value for e in found], "error": [e.high - e.value for e in found]}
         return pd.DataFrame(columns, iterations).fillna(0.0)

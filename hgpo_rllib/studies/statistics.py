@@ -1,9 +1,8 @@
 """Estimates from several training seeds and many held-out tasks.
 
 Scores are a list of arrays of shape ``(seeds, tasks)``, one per split; the estimated number is the
-sum of their means (`pool` scales the arrays so that this sum is the mean over all tasks). Every
-seed is evaluated on every task, so neither seeds nor tasks are independent observations: both are
-sampled, and both contribute to the error.
+mean over all tasks. Every seed is evaluated on every task, so neither seeds nor tasks are
+independent observations: both are sampled, and both contribute to the error.
 
 - Means and differences of means have t intervals from the two-way random effects model (seeds x
   tasks): the variance components are those of the analysis of variance, the degrees of freedom
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import integrate, stats
 
 from hgpo_rllib.advantages.steps import Floats
@@ -37,7 +36,7 @@ _ROUNDING_ERROR = 1e-18  # smaller variances count as 0
 _DIGITS = 12  # of scores of runs, so that equal scores are equal on every machine
 
 Scores = Sequence[Floats]
-"""Per split, shape ``(seeds, tasks)``; see `pool`."""
+"""Per split, shape ``(seeds, tasks)``. All tasks have the same weight."""
 
 
 @dataclass(frozen=True)
@@ -62,82 +61,50 @@ class Estimate(Interval):
     """Part of the variance of the mean that more seeds do not reduce."""
 
 
-def pool(scores: Scores) -> list[Floats]:
-    """Scale the scores of splits so that the sum of their means is the mean over all tasks."""
-    tasks = sum(split.shape[1] for split in scores)
-    return [split * (split.shape[1] / tasks) for split in scores]
-
-
 def run_scores(scores: Scores) -> Floats:
-    """Return the score of each run, shape ``(seeds,)``."""
-    return np.sum([split.mean(axis=1) for split in scores], axis=0).round(_DIGITS)
+    """Return the score of each run, the mean over all tasks, shape ``(seeds,)``."""
+    return np.concatenate(scores, axis=1).mean(axis=1).round(_DIGITS)
 
 
-def estimate(scores: Scores) -> Estimate:
-    """Estimate the mean over seeds and tasks.
+def estimate(*arms: Scores) -> Estimate:
+    """Estimate the mean over seeds and tasks, or the difference of the means of two arms.
 
-    The variance of the mean is the sum of the parts of seeds and of tasks, less the noise of single
-    cells, which is in both; it is at least the larger of the two parts. With one seed or one task,
-    and without any variation, the interval is unknown.
+    The two arms share their tasks but not their seeds. The variance is the sum of the parts of
+    seeds and of tasks, less the noise of single cells, which is in both; it is at least the larger
+    of the two parts. With one seed or one task, and without any variation, the interval is unknown.
     """
-    runs = run_scores(scores)
-    seeds, value = len(runs), float(runs.mean())
-    if not _can_vary(scores):
+    runs = [run_scores(arm) for arm in arms]
+    seeds, value = len(runs[0]), float(runs[0].mean() - sum(run.mean() for run in runs[1:]))
+    if any(min(split.shape) < 2 for arm in arms for split in arm):
         return Estimate(value, seeds=seeds)
-    parts = _variance(scores)
-    rest = max(parts.between_tasks - parts.noise, 0.0)
-    if parts.total < _ROUNDING_ERROR:
-        return Estimate(value, seeds=seeds, seed_variance=0.0, task_variance=0.0)
-    error = math.sqrt(parts.total)
-    p_value = float(2 * stats.t.sf(abs(value) / error, parts.df))
-    low, high = value - parts.margin, value + parts.margin
-    return Estimate(value, low, high, p_value, seeds, parts.between_seeds * seeds, rest)
-
-
-def _can_vary(scores: Scores) -> bool:
-    return all(min(split.shape) > 1 for split in scores)
-
-
-@dataclass(frozen=True)
-class _Variance:
-    """Variance of a mean, or of a difference of means: parts of seeds, tasks and cells."""
-
-    between_seeds: float
-    between_tasks: float
-    noise: float
-    total: float
-    df: float
-
-    @property
-    def margin(self) -> float:
-        """Half the width of the t interval."""
-        return float(stats.t.ppf(1 - LEVEL / 2, self.df)) * math.sqrt(self.total)
-
-
-def _variance(*arms: Scores) -> _Variance:
-    """Return the variance of the mean of an arm, or of the difference of two arms that share their
-    tasks but not their seeds."""
     between_seeds = between_tasks = noise = squares = 0.0
-    for arm in arms:
-        part = float(run_scores(arm).var(ddof=1)) / len(arm[0])
+    for run in runs:
+        part = float(run.var(ddof=1)) / len(run)
         between_seeds += part
-        squares += part**2 / (len(arm[0]) - 1)
+        squares += part**2 / (len(run) - 1)
+    all_tasks = sum(split.shape[1] for split in arms[0])
     for splits in zip(*arms, strict=True):
         tasks = splits[0].shape[1]
+        weight = (tasks / all_tasks) ** 2
         means = [split.mean(axis=0) for split in splits]
-        part = float((means[0] - sum(means[1:])).var(ddof=1)) / tasks
+        part = weight * float((means[0] - sum(means[1:])).var(ddof=1)) / tasks
         between_tasks += part
         squares += part**2 / (tasks - 1)
         for split, mean in zip(splits, means, strict=True):
             rest = split - mean - split.mean(axis=1, keepdims=True) + split.mean()
             free = (len(split) - 1) * (tasks - 1)
-            part = float((rest**2).sum()) / free / split.size
+            part = weight * float((rest**2).sum()) / free / split.size
             noise += part
             squares += part**2 / free
     total = max(between_seeds + between_tasks - noise, between_seeds, between_tasks)
-    return _Variance(
-        between_seeds, between_tasks, noise, total, total**2 / squares if squares else math.inf
-    )
+    if total < _ROUNDING_ERROR:
+        return Estimate(value, seeds=seeds, seed_variance=0.0, task_variance=0.0)
+    error, df = math.sqrt(total), total**2 / squares
+    margin = float(stats.t.ppf(1 - LEVEL / 2, df)) * error
+    p_value = float(2 * stats.t.sf(abs(value) / error, df))
+    of_tasks = max(between_tasks - noise, 0.0)
+    low, high = value - margin, value + margin
+    return Estimate(value, low, high, p_value, seeds, between_seeds * seeds, of_tasks)
 
 
 Statistic = Callable[..., Any]
@@ -155,11 +122,12 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
         arms: scores of each arm, on the same tasks.
         resamples: number of resamples; their seed is `SEED`.
     """
-    value = float(statistic(*map(run_scores, arms)))
-    if not all(map(_can_vary, arms)):
+    value, mean = float(statistic(*map(run_scores, arms))), estimate(*arms)
+    if math.isnan(mean.low):
         return Interval(value)
     rng = np.random.default_rng(SEED)
-    weights = [_weights(rng, resamples, split.shape[1]) for split in arms[0]]
+    tasks = sum(split.shape[1] for split in arms[0])
+    weights = [_counts(rng, resamples, split.shape[1]) / tasks for split in arms[0]]
     drawn = []
     for arm in arms:
         scores = np.sum([w @ split.T for w, split in zip(weights, arm, strict=True)], axis=0)
@@ -169,16 +137,15 @@ def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -
     error = float((means[0] - sum(means[1:])).std())
     if error**2 < _ROUNDING_ERROR:
         return Interval(value)
-    tail = float(stats.norm.sf(_variance(*arms).margin / error))
+    tail = float(stats.norm.sf((mean.high - mean.value) / error))
     low, high = np.quantile(statistic(*drawn), [tail, 1 - tail])
     return Interval(value, float(low), float(high)) if low < high else Interval(value)
 
 
-def _weights(rng: np.random.Generator, resamples: int, tasks: int) -> Floats:
-    """Return the weight of each task in each resample, shape ``(resamples, tasks)``."""
+def _counts(rng: np.random.Generator, resamples: int, tasks: int) -> NDArray[np.intp]:
+    """Return how often each resample draws each task, shape ``(resamples, tasks)``."""
     drawn = rng.integers(0, tasks, (resamples, tasks)) + tasks * np.arange(resamples)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=resamples * tasks)
-    return counts.reshape(resamples, tasks) / tasks
+    return np.bincount(drawn.ravel(), minlength=resamples * tasks).reshape(resamples, tasks)
 
 
 def interquartile_mean(runs: Floats) -> Floats:

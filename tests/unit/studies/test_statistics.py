@@ -29,7 +29,7 @@ def simulate(
         effect = mean_effect + rng.uniform(-0.08, 0.08, (1, number))
         a.append(rng.binomial(2, difficulty + effect / 2 + run["A"]) / 2)
         b.append(rng.binomial(2, difficulty - effect / 2 + run["B"]) / 2)
-    return s.pool(a), s.pool(b)
+    return a, b
 
 
 def contains(interval: s.Interval, truth: float) -> bool:
@@ -38,8 +38,7 @@ def contains(interval: s.Interval, truth: float) -> bool:
 
 def ignoring_clusters(scores: s.Scores) -> s.Interval:
     """The t interval that takes every cell of seeds and tasks for an independent observation."""
-    tasks = sum(part.shape[1] for part in scores)
-    values = np.concatenate([(part * tasks / part.shape[1]).ravel() for part in scores])
+    values = np.concatenate([part.ravel() for part in scores])
     low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
     return s.Interval(float(values.mean()), float(low), float(high))
 
@@ -116,7 +115,14 @@ def test_a_bootstrap_without_variation_is_unknown() -> None:
 
 def test_pooled_splits_weigh_tasks_alike() -> None:
     splits = [np.full((2, 30), 0.2), np.full((2, 10), 0.6)]
-    assert s.run_scores(s.pool(splits)) == pytest.approx([0.3, 0.3])
+    assert s.run_scores(splits) == pytest.approx([0.3, 0.3])
+
+
+def test_the_estimate_of_two_arms_is_that_of_their_difference() -> None:
+    a, b = simulate(np.random.default_rng(0), 5, (48, 96))
+    both, first, second = s.estimate(a, b), s.estimate(a), s.estimate(b)
+    assert both.value == pytest.approx(first.value - second.value)
+    assert both.seed_variance == pytest.approx(first.seed_variance + second.seed_variance)
 
 
 def test_interquartile_mean() -> None:
