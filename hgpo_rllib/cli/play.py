@@ -141,7 +141,7 @@ def policy(
 
         def watch(info: Mapping[str, Any]) -> WatchedPolicy:
             group = f"{config.seed}/{request.split}/{info['game']}/{next(episodes)}"
-            return WatchedPolicy(make_agent, model.decode, samples, info, group)
+            return WatchedPolicy(make_agent, samples, info, group)
 
         serve(Game(playing, task, watch).app, listener, model.run)
 

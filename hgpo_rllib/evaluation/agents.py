@@ -1,14 +1,13 @@
 """Settings and construction of the agents that use a model."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from hgpo_rllib.agent import AgentFactory, ModelAgentFactory, ReflexionAgent, with_strategies
+from hgpo_rllib.agent import AgentFactory, ReflexionAgent, with_strategies
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.settings.agent import AgentSettings
+from hgpo_rllib.evaluation.models import Model
 
 MODEL_AGENTS = {
     "hgpo": ("full",),
@@ -20,9 +19,6 @@ MODEL_AGENTS = {
 REFLEXION_TRIALS = 3
 WHOLE_EPISODE = {"memory_length": 1000, "shorten_prompts": "memory", "context": "window"}
 """Settings that show all turns; the oldest are removed from prompts that are too long."""
-
-MakeAgentFactory = Callable[[AgentSettings], ModelAgentFactory]
-"""Returns the function that creates agents of a model with the given settings."""
 
 
 def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
@@ -51,16 +47,14 @@ def agent_overrides(agent: str, env_id: str, has_settings: bool) -> list[str]:
     return [f"agent.{key}={value}" for key, value in settings.items()]
 
 
-def model_agent_factory(
-    agent: str, config: RunConfig, trials: int, model: MakeAgentFactory
-) -> AgentFactory:
+def model_agent_factory(agent: str, config: RunConfig, trials: int, model: Model) -> AgentFactory:
     """Return the function that creates agents of a kind in `MODEL_AGENTS`, one per task."""
-    strategy_prompt = config.agent.strategy_prompt
+    make, strategy_prompt = model.agent_factory, config.agent.strategy_prompt
     if agent == "hgpo" and strategy_prompt is not None:
         writing = config.agent.model_copy(update={"prompt": strategy_prompt})
-        return with_strategies(model(config.agent), model(writing), executions=1)
+        return with_strategies(make(config.agent), make(writing), executions=1)
     if agent != "reflexion":
-        return model(config.agent)
+        return make(config.agent)
     prompt = find_environment(config.env.env_id).prompts["reflexion"]
-    reflecting = model(config.agent.model_copy(update={"prompt": prompt} | WHOLE_EPISODE))
-    return partial(ReflexionAgent, model(config.agent), reflecting, trials)
+    reflecting = make(config.agent.model_copy(update={"prompt": prompt} | WHOLE_EPISODE))
+    return partial(ReflexionAgent, make(config.agent), reflecting, trials)

@@ -57,7 +57,7 @@ class RemoteModel:
             async with client:
                 return await work
 
-        yield Model(agent_factory, lambda ids: "", lambda work: asyncio.run(closing(work)))
+        yield Model(agent_factory, lambda work: asyncio.run(closing(work)))
 
 
 @dataclass(frozen=True)

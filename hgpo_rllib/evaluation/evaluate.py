@@ -17,7 +17,7 @@ from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.evaluation.agents import model_agent_factory
-from hgpo_rllib.evaluation.models import Decode, EvaluatedModel
+from hgpo_rllib.evaluation.models import EvaluatedModel
 from hgpo_rllib.evaluation.plan import Kind, Plan, PlannedEpisode, full_plan, released_plan
 from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
@@ -171,9 +171,7 @@ def play_episodes(
             concurrency = 1  # nothing is batched
         else:
             model = stack.enter_context(request.subject.open())
-            make_agent = model_agent_factory(
-                request.agent, config, request.trials, model.agent_factory
-            )
+            make_agent = model_agent_factory(request.agent, config, request.trials, model)
             concurrency = config.rollout.max_concurrent_episodes
         limit = asyncio.Semaphore(concurrency)
         play_member = partial(play_in_pool, make_agent, pool)
@@ -187,8 +185,7 @@ def play_episodes(
             )
             if trajectory is None:
                 return
-            decode = model.decode if model else lambda ids: ""
-            record = episode_record(trajectory, episode, split, games.names[episode.task], decode)
+            record = episode_record(trajectory, episode, split, games.names[episode.task])
             append_jsonl(file, [record])
             ended += 1
             on_progress(ended, len(episodes))
@@ -203,9 +200,7 @@ def play_episodes(
         )
 
 
-def episode_record(
-    trajectory: Trajectory, episode: PlannedEpisode, split: str, game: str, decode: Decode
-) -> Row:
+def episode_record(trajectory: Trajectory, episode: PlannedEpisode, split: str, game: str) -> Row:
     """Return one episode as JSON, without times or machine data: equal episodes are equal lines.
 
     The trajectory is that of the last trial if the agent has several.
@@ -234,7 +229,7 @@ def episode_record(
             }
             for trial in trajectory.earlier
         ],
-        "steps": [_step(time, step, decode) for time, step in enumerate(trajectory.steps)],
+        "steps": [_step(time, step) for time, step in enumerate(trajectory.steps)],
     }
 
 
@@ -245,13 +240,13 @@ def _turns(trajectory: Trajectory) -> Iterable[Turn]:
     yield from trajectory.turns
 
 
-def _step(time: int, step: Step, decode: Decode) -> Row:
+def _step(time: int, step: Step) -> Row:
     turn = step.turn
     prompt, response = turn.tokens
     return {
         "time": time,
         "anchor": turn.observation,
-        "prompt": decode(turn.prompt_ids) if turn.prompt is None else turn.prompt,
+        "prompt": turn.prompt or "",
         "completion": turn.completion,
         "action": turn.action,
         "is_valid": turn.is_valid,

@@ -1,34 +1,36 @@
 """The model under evaluation."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hgpo_rllib.agent import ModelAgentFactory
+from hgpo_rllib.agent import ModelAgentFactory, Turn
 from hgpo_rllib.config import RunConfig
-from hgpo_rllib.evaluation.agents import MakeAgentFactory
 from hgpo_rllib.evaluation.protocol import describe_model
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.settings.agent import AgentSettings
-
-Decode = Callable[[NDArray[np.int32]], str]
-"""Converts token ids to text."""
 
 
 @dataclass(frozen=True)
 class Model:
     """A running model."""
 
-    agent_factory: MakeAgentFactory
-    decode: Decode
+    agent_factory: Callable[[AgentSettings], ModelAgentFactory]
+    """Returns the function that creates agents of the model with the given settings."""
     run: Callable[[Coroutine[Any, Any, Any]], Any]
     """Runs a coroutine that sends requests to the model, and returns its result."""
+
+
+class EvaluatedAgent(PolicyAgent):
+    """`PolicyAgent` whose turns also have the prompt as text, for records and pages."""
+
+    async def ask(self, observation: str, admissible_actions: Sequence[str]) -> Turn:
+        """See `PolicyAgent`."""
+        turn = await super().ask(observation, admissible_actions)
+        return replace(turn, prompt=self._renderer.tokenizer.decode(turn.prompt_ids))
 
 
 class EvaluatedModel(Protocol):
@@ -97,6 +99,6 @@ def served(config: RunConfig) -> Iterator[Model]:
 
         def agent_factory(settings: AgentSettings) -> ModelAgentFactory:
             renderer = TokenRenderer(tokenizer, settings)
-            return partial(PolicyAgent, client, renderer, grammars=grammars)
+            return partial(EvaluatedAgent, client, renderer, grammars=grammars)
 
-        yield Model(agent_factory, tokenizer.decode, asyncio.run)
+        yield Model(agent_factory, asyncio.run)

@@ -1,8 +1,8 @@
 """Plan the episodes of an evaluation: every game per seed, or draws like the released agents."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,7 @@ RELEASED_OFFSET = 1000  # added to the seed of validation environments
 Kind = Literal["full", "released"]
 
 
-@dataclass(frozen=True)
-class PlannedEpisode:
+class PlannedEpisode(NamedTuple):
     """One episode to play."""
 
     seed: int
@@ -32,21 +31,20 @@ class PlannedEpisode:
 
 @dataclass(frozen=True)
 class Plan:
-    """The episodes of an evaluation."""
+    """The games of an evaluation."""
 
     kind: Kind
-    episodes: tuple[PlannedEpisode, ...]
+    tasks: Mapping[int, Sequence[int]]
+    """Numbers of the tasks in their split, in the order of play, by the seed of responses."""
 
     @property
-    def seeds(self) -> list[int]:
-        """Seeds of responses, in order."""
-        return list(dict.fromkeys(episode.seed for episode in self.episodes))
-
-    @property
-    def tasks(self) -> list[int]:
-        """Games in the order of play with the first seed."""
-        first = self.episodes[0].seed
-        return [episode.task for episode in self.episodes if episode.seed == first]
+    def episodes(self) -> list[PlannedEpisode]:
+        """All episodes, by seed and place."""
+        return [
+            PlannedEpisode(seed, place, task)
+            for seed, tasks in self.tasks.items()
+            for place, task in enumerate(tasks)
+        ]
 
 
 def full_plan(num_tasks: int, seeds: int, games: int | None) -> Plan:
@@ -59,12 +57,7 @@ def full_plan(num_tasks: int, seeds: int, games: int | None) -> Plan:
     if count > num_tasks:
         raise ConfigError(f"--games {count}: the split has {num_tasks}; leave it out for all")
     tasks = TaskOrder(num_tasks, HELD_OUT_ORDER_SEED).first(count)
-    episodes = (
-        PlannedEpisode(seed, place, task)
-        for seed in range(seeds)
-        for place, task in enumerate(tasks)
-    )
-    return Plan("full", tuple(episodes))
+    return Plan("full", dict.fromkeys(range(seeds), tasks))
 
 
 def released_plan(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
@@ -78,12 +71,8 @@ def released_plan(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
     """
     count = RELEASED_TASKS if games is None else games
     draw = _walks if by_worker else _draws
-    episodes = (
-        PlannedEpisode(seed, place, task)
-        for seed in RELEASED_SEEDS
-        for place, task in enumerate(draw(num_tasks, count, seed + RELEASED_OFFSET))
-    )
-    return Plan("released", tuple(episodes))
+    tasks = {seed: draw(num_tasks, count, seed + RELEASED_OFFSET) for seed in RELEASED_SEEDS}
+    return Plan("released", tasks)
 
 
 def _walks(num_tasks: int, count: int, seed: int) -> Sequence[int]:

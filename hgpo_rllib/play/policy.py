@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hgpo_rllib.agent import Memory, ModelAgentFactory
@@ -13,18 +13,9 @@ class WatchedPolicy:
     """Samples several responses at each step of an episode, and acts by the first."""
 
     def __init__(
-        self,
-        make_agent: ModelAgentFactory,
-        decode: Callable[[Any], str],
-        samples: int,
-        info: Mapping[str, Any],
-        group: str,
+        self, make_agent: ModelAgentFactory, samples: int, info: Mapping[str, Any], group: str
     ):
-        """Start an episode, with `samples` responses per step; see `AgentFactory`.
-
-        `decode` converts the token ids of a prompt to text.
-        """
-        self._decode = decode
+        """Start an episode, with `samples` responses per step; see `AgentFactory`."""
         self._memory = Memory()
         self._agents = [make_agent(info, group, f"0/{i}", self._memory) for i in range(samples)]
 
@@ -43,7 +34,7 @@ class WatchedPolicy:
         self._memory.turns.append(turn)
         counts = Counter(turn.action for turn in turns)
         return {
-            "prompt": self._decode(turn.prompt_ids) if turn.prompt is None else turn.prompt,
+            "prompt": turn.prompt or "",
             "completion": turn.completion,
             "action": turn.action,
             "is_valid": turn.is_valid,

@@ -35,7 +35,7 @@ class ScriptedModel:
 
     @contextmanager
     def open(self) -> Iterator[Model]:
-        yield Model(self.agent_factory, lambda ids: "", asyncio.run)
+        yield Model(self.agent_factory, asyncio.run)
 
     def agent_factory(self, settings: AgentSettings) -> ModelAgentFactory:
         renderer = TextRenderer(settings)

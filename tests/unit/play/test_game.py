@@ -93,7 +93,7 @@ MakePolicy = Callable[[Mapping[str, Any]], WatchedPolicy]
 def watched(model: ScriptedModel, samples: int) -> MakePolicy:
     """Return the function that creates the policy of an episode."""
     make_agent = model.agent_factory(AgentSettings(prompt="textcraft_full", memory_length=2))
-    return lambda info: WatchedPolicy(make_agent, lambda ids: "", samples, info, "group")
+    return lambda info: WatchedPolicy(make_agent, samples, info, "group")
 
 
 def test_a_policy_is_watched(env: TextCraftEnv, lever_task: dict[str, Any]) -> None:
