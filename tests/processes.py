@@ -1,4 +1,4 @@
-"""Finds every process that a command has started, and waits for their end."""
+"""Find all processes that a command has started, and wait for their end."""
 
 import contextlib
 import os
@@ -21,11 +21,11 @@ MARK = "HGPO_TEST_MARK"
 class Processes:
     """The processes that were started with `environment`, and all their descendants.
 
-    A process is found by a mark in its environment, which its descendants inherit, also those that
-    lost their parents or have a session of their own. `setproctitle`, with which vLLM names its
-    engines, overwrites what `/proc` shows of the environment: ``SPT_NOENV`` keeps it from that.
-    Processes that overwrite it all the same are found as children of those that were found, and
-    remembered from then on: look at `alive()` before you kill their parents.
+    A process is found by a mark in its environment. Descendants inherit it, even if they lost their
+    parents or started their own session. `setproctitle`, with which vLLM names its engines,
+    overwrites the environment in `/proc` unless ``SPT_NOENV`` is set. Processes that overwrite it
+    anyway are found as children of known processes and remembered: call `alive()` before you kill
+    their parents.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Processes:
         self._seen: set[psutil.Process] = set()
 
     def alive(self) -> list[psutil.Process]:
-        """Those that run now, without zombies."""
+        """Return the running processes, without zombies."""
         mark = f"{MARK}={self.environment[MARK]}".encode()
         children: dict[int, list[psutil.Process]] = {}
         for process in psutil.process_iter():
@@ -42,35 +42,35 @@ class Processes:
                 if mark in Path(f"/proc/{process.pid}/environ").read_bytes():
                     self._seen.add(process)
             except (OSError, psutil.Error):
-                continue  # ended meanwhile
+                continue  # has ended
         found = [process for process in self._seen if process.is_running()]
-        for process in found:  # grows
+        for process in found:  # grows during the loop
             new = [p for p in children.get(process.pid, ()) if p not in self._seen]
             self._seen.update(new)
             found.extend(new)
         return [process for process in found if is_alive(process)]
 
     def command_lines(self) -> list[str]:
-        """Of those that run now."""
+        """Return the command lines of the running processes."""
         return [command_line(process) for process in self.alive()]
 
     def assert_none(self, seconds: float = 60) -> None:
-        """Fail unless all have ended within some seconds."""
+        """Fail unless all processes end within some seconds."""
         deadline = time.monotonic() + seconds
         while (left := self.command_lines()) and time.monotonic() < deadline:
             time.sleep(0.2)
         assert not left, left
 
     def find(self, words: str) -> psutil.Process:
-        """The one process whose command line, or the title that it took, contains `words`."""
+        """Return the only process whose command line or title contains `words`."""
         (found,) = [process for process in self.alive() if words in command_line(process)]
         return found
 
 
 class Command:
-    """A running `hgpo`, and all that it has started; as a context manager it leaves none of it.
+    """A running `hgpo` command with all processes that it starts; `__exit__` kills all of them.
 
-    Without a context manager, the end of the tests kills what a failed assertion has left.
+    Without a context manager, they are killed at the end of the test session.
     """
 
     started: ClassVar[list["Command"]] = []
@@ -92,7 +92,7 @@ class Command:
             stderr=subprocess.STDOUT,
             env=os.environ | self.processes.environment,
             start_new_session=True,
-            # Background jobs of a shell inherit "ignore", which Python would respect.
+            # Background jobs of a shell inherit "ignore", which Python would keep.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.started.append(self)
@@ -111,7 +111,7 @@ class Command:
         return self.wait_until(lambda: list(Path("/").glob(str(file.absolute())[1:])), seconds)[0]
 
     def wait_until(self, condition: Callable[[], T], seconds: float = 300) -> T:
-        """`wait_until`, which also fails if the command ends before."""
+        """Call `wait_until`, but also fail if the command ends first."""
 
         def check() -> T:
             value = condition()
@@ -121,11 +121,11 @@ class Command:
         return wait_until(check, seconds, self.log.read_text)
 
     def survivors(self) -> list[str]:
-        """Command lines of its processes that run now."""
+        """Return the command lines of the command's running processes."""
         return self.processes.command_lines()
 
     def assert_nothing_survives(self, seconds: float = 60) -> None:
-        """All processes of the command end within some seconds."""
+        """Fail unless all processes of the command end within some seconds."""
         self.processes.assert_none(seconds)
 
 
@@ -139,13 +139,13 @@ def wait_until(condition: Callable[[], T], seconds: float, why: Callable[[], str
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port that was just free."""
     with socket.create_server((host, 0)) as listener:
         return listener.getsockname()[1]
 
 
 def assert_gone(*processes: psutil.Process, seconds: float = 20) -> None:
-    """They end within seconds. A zombie, which waits for its new parent to notice, has ended."""
+    """Fail unless the processes end within some seconds; zombies count as ended."""
     deadline = time.monotonic() + seconds
     while (left := [p for p in processes if is_alive(p)]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -153,7 +153,7 @@ def assert_gone(*processes: psutil.Process, seconds: float = 20) -> None:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Of a process, or the title that it has given itself; empty when it has ended."""
+    """Return the command line or title of a process, or an empty string if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
@@ -161,7 +161,7 @@ def command_line(process: psutil.Process) -> str:
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether it runs; a zombie does not."""
+    """Return whether a process is running and not a zombie."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""Headless Chromium, for tests of pages."""
+"""Headless Chromium for tests of pages."""
 
 import contextlib
 import shutil
@@ -13,7 +13,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not in
 
 
 class Browser:
-    """Headless Chromium, started again for every page."""
+    """Headless Chromium, started anew for each page."""
 
     def __init__(self, profile: Path):
         self._profile = profile
@@ -24,7 +24,7 @@ class Browser:
             *(CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
             *("--enable-logging=stderr", f"--user-data-dir={self._profile}", *options),
         ]
-        for seconds in (60, 120):  # on a busy machine Chromium may print the page and not end
+        for seconds in (60, 120):  # on a busy machine, Chromium may print the page and not exit
             with contextlib.suppress(subprocess.TimeoutExpired):
                 done = subprocess.run(
                     command, capture_output=True, text=True, timeout=seconds, check=True
@@ -32,20 +32,20 @@ class Browser:
                 break
         else:
             pytest.fail("Chromium does not end")
-        # What pages complain about: blocked or missing resources, errors.
+        # Console messages report blocked or missing resources and errors.
         assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
         return done.stdout
 
     def open(self, address: str, width: int = 1280) -> str:
-        """Return the page as the browser understands it, after its scripts."""
+        """Return the page's DOM after its scripts have run."""
         return self._run("--dump-dom", f"--window-size={width},900", address)
 
     def picture(self, address: str, file: Path, width: int) -> bytes:
-        """Return a picture of the page, as a PNG."""
+        """Return a screenshot of the page as a PNG."""
         self._run(f"--screenshot={file}", f"--window-size={width},900", address)
         return file.read_bytes()
 
 
 def is_drawn(png: bytes, width: int) -> bool:
-    """Whether this is a picture of that width that is not empty."""
+    """Return whether this is a nonempty PNG of that width."""
     return png[:4] == b"\x89PNG" and struct.unpack(">I", png[16:20]) == (width,) and len(png) > 5000

@@ -1,4 +1,4 @@
-"""One Ray cluster, one set of small games, one small clone and one algorithm for all tests."""
+"""Shared Ray cluster, games, model and algorithm of the integration tests."""
 
 import os
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.integration.browser import Browser
 from tests.paths import ROOT
 
 # Files that use the fixture `algorithm`, which takes more than a minute to start. A file that is
-# missing here passes as well, but starts another.
+# missing here works too, but starts another algorithm.
 SHARED_CLUSTER = (
     "test_algorithm",
     "test_credit",
@@ -41,10 +41,10 @@ SHARED_CLUSTER = (
     "test_small_cluster",
     "test_weight_updates",
 )
-# They start first, so that no process waits for the other's long file at the end.
+# These files start first, so that at the end no process waits for a long file of another.
 LONG_FILES = (
     "test_algorithm",
-    "test_command",  # has its own model, so it does not wait for that of the others
+    "test_command",  # has its own model, so it does not wait for the shared one
     "test_sweep",
     "test_jobs",
     "test_placement",
@@ -57,7 +57,7 @@ SMALL = (
     "games.train=6",
     "games.valid_seen=3",
     "games.valid_unseen=3",
-    # Easy games, so that a clone trained for few steps wins some, and there is something to learn.
+    # Easy games, so that a clone trained for few steps wins some and learning has a signal.
     "env.max_steps=15",
     "games.rooms=[bathroom]",
     "games.max_receptacles=12",
@@ -76,8 +76,8 @@ SMALL = (
     "evaluation.episodes=3",
 )
 
-# Ray's workers have a low priority by default. On two cores, engines would hardly run beside the
-# learner, or while the other process clones a model.
+# Ray's workers have a low priority by default. On two cores, engines would hardly run while the
+# learner computes or another process clones a model.
 os.environ |= {"RAY_worker_niceness": "0"}
 
 
@@ -91,7 +91,7 @@ class FileScheduling(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     """Replace the scheduler that ``--dist`` names."""
-    config.option.loadscopereorder = False  # by number of tests; see `LONG_FILES`
+    config.option.loadscopereorder = False  # would sort by number of tests; see `LONG_FILES`
     return FileScheduling(config, log)
 
 
@@ -103,13 +103,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Browser:
-    """Return a browser with a profile of its own."""
+    """Return a browser with its own profile."""
     return Browser(tmp_path / "profile")
 
 
 @pytest.fixture(scope="session")
 def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Overrides of the pocket example that make a run of seconds, with files of its own.
+    """Return overrides of the pocket example for a run of seconds.
 
     All processes of pytest-xdist share the folder.
     """
@@ -120,7 +120,7 @@ def overrides(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="session")
 def run_config(overrides: list[str]) -> RunConfig:
-    """A small run with generated games and a hastily cloned pocket model."""
+    """Return the settings of a small run, with generated games and a cloned pocket model."""
     config = load_config(EXAMPLE, overrides)
     folder = Path(config.cache)
     folder.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ def run_config(overrides: list[str]) -> RunConfig:
 
 @pytest.fixture
 def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> list[str]:
-    """Arguments of `hgpo train` for a small run on the games and the model that are there."""
+    """Return arguments of `hgpo train` for a small run with the existing games and model."""
     return [
         str(EXAMPLE),
         *overrides,
@@ -142,16 +142,16 @@ def arguments(run_config: RunConfig, overrides: list[str], tmp_path: Path) -> li
 
 @pytest.fixture(scope="session")
 def cluster(run_config: RunConfig) -> Iterator[None]:
-    """A local Ray with Serve."""
+    """Start a local Ray with Serve."""
     with ray_cluster(run_config):
         yield
 
 
 @pytest.fixture(scope="session")
 def algorithm(run_config: RunConfig, cluster: None) -> Iterator[HGPO]:
-    """The algorithm with its policy server; tests share it and go on where the last one left it.
+    """Yield the algorithm with its policy server; tests share it and its state.
 
-    Its engine can constrain actions, and its agents do not ask for it.
+    Its engine can constrain actions, but its agents do not request that.
     """
     config = HGPOConfig.from_run_config(run_config).training(constrain_actions=True)
     algorithm = config.build_algo()
@@ -162,8 +162,9 @@ def algorithm(run_config: RunConfig, cluster: None) -> Iterator[HGPO]:
 
 @pytest.fixture
 def shared_server(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use the policy server of `algorithm` wherever this process would start one, to save half a
-    minute. The model and the token limits are the same, and a request loads the weights it needs.
+    """Let this process use the policy server of `algorithm`, which saves half a minute per start.
+
+    The model and the token limits are the same, and a request loads the weights it needs.
     """
     app, of = algorithm.config.serve_app, Replicas.of
     assert app is not None

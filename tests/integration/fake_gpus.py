@@ -1,7 +1,8 @@
 """Runs on simulated GPUs: Ray assigns them, and each process records the GPUs it sees.
 
-Run as a program by test_placement.py, as it needs a Ray of its own. An engine that only records
-calls replaces vLLM; learners, replicas, Serve, Tune and RLlib are real, with gloo in place of NCCL.
+test_placement.py runs this module as a program, as it needs its own Ray. An engine that only
+records calls replaces vLLM, and gloo replaces NCCL; learners, replicas, Serve, Tune and RLlib are
+real.
 """
 
 import json
@@ -38,19 +39,19 @@ SMALL = [
 
 
 def load(run_file: str, data: str, model: str, *overrides: str) -> RunConfig:
-    """A run file on small games, with the pocket model in place of its own."""
+    """Return the settings of a run file, with small games and the pocket model."""
     files = [f"env.data={data}", f"model.model_path={model}"]
     path = ROOT / "tuned_examples" / f"{run_file}.yaml"
     return load_config(path, [*SMALL, *files, *overrides])
 
 
 def settings_of(config: RunConfig) -> HGPOConfig:
-    """The run's settings, with learners that record events."""
+    """Return the run's settings, with learners that record events."""
     return HGPOConfig.from_run_config(config).training(learner_class=RecordingLearner)
 
 
 def build(config: RunConfig, iterations: int = 0) -> None:
-    """Start all processes of a run, and train if asked to."""
+    """Start all processes of a run and train for some iterations."""
     algorithm = settings_of(config).build_algo()
     for _ in range(iterations):
         algorithm.train()
@@ -62,7 +63,7 @@ def build(config: RunConfig, iterations: int = 0) -> None:
 
 
 def sweep(config: RunConfig) -> None:
-    """Two trials at a time, of one iteration each."""
+    """Run a sweep of two concurrent trials of one iteration each."""
     settings = settings_of(config).training(weight_alpha=tune.grid_search([0, 1]))
     stop, folder = {"training_iteration": 1}, str(Path(os.environ[EVENTS_VARIABLE]).parent)
     run_config = tune.RunConfig(stop=stop, storage_path=folder, verbose=0)
@@ -107,7 +108,7 @@ def main(events: str, data: str, model: str, *cases: str) -> None:
 
 @contextmanager
 def resources(**amounts: float) -> Iterator[None]:
-    """Let a node that starts in the block have these."""
+    """Give these resources to a node that starts in the block."""
     os.environ["RAY_OVERRIDE_RESOURCES"] = json.dumps(amounts)
     yield
     del os.environ["RAY_OVERRIDE_RESOURCES"]
@@ -115,7 +116,7 @@ def resources(**amounts: float) -> Iterator[None]:
 
 @contextmanager
 def two_nodes() -> Iterator[None]:
-    """Two nodes of two GPUs each."""
+    """Start two nodes with two GPUs each."""
     node = {"num_cpus": 16, "num_gpus": 2, "include_dashboard": False, "node_ip_address": LOOPBACK}
     with node_stays_on_loopback():
         nodes = Cluster(initialize_head=True, head_node_args=node)

@@ -1,6 +1,6 @@
 """An engine and a transport that record their calls, registered as `recording`.
 
-Ray imports this module in every process that it starts, so it imports little.
+Ray imports this module in every process that it starts, so it has few imports.
 """
 
 import json
@@ -34,7 +34,7 @@ def register() -> None:
 
 
 def record_event(event: str, **more: Any) -> None:
-    """Append an event of this process."""
+    """Append an event, with this process's GPUs and node, to the event file."""
     node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
     line = {"event": event, "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "node": node, **more}
     with Path(os.environ[EVENTS_VARIABLE]).open("a") as file:
@@ -42,7 +42,7 @@ def record_event(event: str, **more: Any) -> None:
 
 
 class RecordingEngine(Engine):
-    """Answers every prompt with the same token."""
+    """An engine that generates the same token for every prompt."""
 
     version = STARTING_WEIGHTS.version
 

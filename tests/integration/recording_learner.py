@@ -10,15 +10,15 @@ from ray.rllib.core.learner.torch import torch_learner
 from hgpo_rllib.learner.learner import HGPOLearner
 from tests.integration.recording_engine import record_event
 
-# Every process that builds learners, or is one, imports this module: gloo replaces NCCL, and the
-# CPU computes.
+# All processes that build or run learners import this module, which replaces NCCL with gloo and
+# the GPU with the CPU.
 backend_config = learner_group._get_backend_config
 learner_group._get_backend_config = lambda kind: replace(backend_config(kind), backend="gloo")
 torch_learner.get_device = lambda *_: torch.device("cpu")
 
 
 class RecordingLearner(HGPOLearner):
-    """`HGPOLearner` that records events."""
+    """A learner that records its start and its updates."""
 
     def build(self) -> None:
         """See `Learner`."""

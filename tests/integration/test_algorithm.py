@@ -1,4 +1,4 @@
-"""The loop through real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
+"""The loop with real Ray, Serve, vLLM and ALFWorld: sampling, learning, new weights."""
 
 import itertools
 from pathlib import Path
@@ -32,7 +32,7 @@ PROMPT = list(range(40, 90))
 
 
 def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
-    """The served policy's response to a fixed prompt."""
+    """Return the served policy's response to a fixed prompt."""
     sampling = Sampling(temperature, max_tokens=16, stop_token_ids=())
     weights = sync(algorithm)
     server = serve.get_app_handle(algorithm.config.serve_app)
@@ -40,7 +40,7 @@ def ask(algorithm: HGPO, temperature: float = 1.0) -> Generation:
 
 
 def step_logp(algorithm: HGPO, trajectories: list[Trajectory]) -> list[np.ndarray]:
-    """Log-probabilities of all responses under the learner's present weights, step after step."""
+    """Return the learner's log-probabilities of all responses, by step."""
     learner = algorithm.learner_group._learner
     return [
         learner.score_tokens(turn.prompt_ids, turn.response_ids)
@@ -52,7 +52,7 @@ def step_logp(algorithm: HGPO, trajectories: list[Trajectory]) -> list[np.ndarra
 def test_served_policy_equals_the_learner_after_every_update(
     algorithm: HGPO, tmp_path: Path
 ) -> None:
-    """Two updates; after each, three computations of the same log-probabilities agree."""
+    """After each of two updates, engine, learner and checkpoint agree on log-probabilities."""
     before = ask(algorithm)
     for update in range(2):
         result = algorithm.train()
@@ -68,7 +68,7 @@ def test_served_policy_equals_the_learner_after_every_update(
 
 
 def test_behavior_log_probs_are_the_learners(algorithm: HGPO) -> None:
-    """What the engine reports while sampling is what the learner computes before it updates."""
+    """The engine's log-probabilities equal those of the learner before its update."""
     played = algorithm.env_runner.play("train", [0, 1], group_size=4, temperature=1.0)
     behavior = [turn.behavior_logp for trajectory in played for turn in trajectory.turns]
     for mine, engine in zip(step_logp(algorithm, played), behavior, strict=True):
@@ -76,7 +76,7 @@ def test_behavior_log_probs_are_the_learners(algorithm: HGPO) -> None:
 
 
 def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are admissible, and have the same probabilities in engine and learner."""
+    """Constrained actions are admissible, and engine and learner agree on their probabilities."""
     runner, learner = algorithm.env_runner, algorithm.learner_group._learner
     stop = runner.sampling(1.0).stop_token_ids
     monkeypatch.setattr(runner, "grammars", GrammarReader(runner.renderer.tokenizer, stop))
@@ -99,12 +99,12 @@ def test_constrained_actions(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
-    """The model has more ids than its tokenizer; vLLM's own tokenizer would name one of them."""
+    """Grammars exclude the model's ids that its tokenizer lacks."""
     runner, policy = algorithm.env_runner, algorithm.learner_group._learner.policy
     tokens = len(runner.renderer.tokenizer)
     (trajectory,) = runner.play("train", [0], group_size=1, temperature=1.0)
     turn, actions = trajectory.turns[0], trajectory.info["admissible_actions"]
-    embedding = policy.llm.get_input_embeddings().weight  # tied to the output
+    embedding = policy.llm.get_input_embeddings().weight  # tied to the output embedding
     with torch.no_grad():
         saved = embedding[tokens].clone()
         embedding[tokens] = 2 * embedding[turn.response_ids[0]]
@@ -128,7 +128,7 @@ def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
 
 
 def test_conversations(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine continues prompts; the learner computes its log-probabilities in one pass each."""
+    """Prompts continue their conversation, and the learner scores each conversation in one pass."""
     monkeypatch.setattr(algorithm.env_runner.renderer, "is_conversation", True)
     trajectories = algorithm.env_runner.play("train", [0, 1], group_size=2, temperature=1.0)
     for trajectory in trajectories:
@@ -147,9 +147,9 @@ def test_conversations(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_update_follows_the_advantages(algorithm: HGPO) -> None:
-    """Tokens of steps with a positive advantage become likelier, those with a negative less so.
+    """Log-probabilities change in the direction of the advantages.
 
-    Negated advantages turn the sign of this correlation, shuffled ones make it vanish.
+    Negated advantages reverse the sign of this correlation, shuffled ones remove it.
     """
     played = algorithm.env_runner.play("train", list(range(6)), group_size=8, temperature=1.0)
     scored = score(played, algorithm.config.settings(AlgorithmSettings))
@@ -164,7 +164,7 @@ def test_update_follows_the_advantages(algorithm: HGPO) -> None:
 
 
 def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
-    """Finite advantages, not all 0, by both kinds of anchors."""
+    """All estimators give finite advantages, some of them nonzero, for both kinds of anchors."""
     played = algorithm.env_runner.play("train", [0, 1, 2], group_size=8, temperature=1.0)
     prompts = [row.response.prompt_ids for row in response_rows(played)]
     told = teacher_columns(token_columns(played), prompts)
@@ -178,7 +178,7 @@ def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
 
 
 def test_estimators_with_a_teacher(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two iterations with the outcome, and one each with the plan of the game file."""
+    """The estimators train with the outcome or with the plan of the game file in the prompts."""
     runner = algorithm.env_runner
     for name, iterations, told in (
         ("hcapo", 2, "the episode ended with"),
@@ -209,7 +209,7 @@ def test_estimators_with_a_teacher(algorithm: HGPO, monkeypatch: pytest.MonkeyPa
 
 
 def test_group_members_share_their_task(algorithm: HGPO) -> None:
-    """Members start alike and end on their own."""
+    """Members of a group start with the same observation and end independently."""
     played = algorithm.env_runner.play("train", [3], group_size=4, temperature=1.0)
     assert [trajectory.member for trajectory in played] == list(range(4))
     assert len({trajectory.group for trajectory in played}) == 1
@@ -223,7 +223,7 @@ def test_group_members_share_their_task(algorithm: HGPO) -> None:
 
 
 def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
-    """One that is longer than the model's context; the other of the call is answered."""
+    """A prompt longer than the model's context fails; the other prompt of the call succeeds."""
     sampling = Sampling(1.0, max_tokens=16, stop_token_ids=())
     weights = sync(algorithm)
     too_long = Prompt([40] * (algorithm.config.max_prompt_tokens + 4096))
@@ -235,7 +235,7 @@ def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
 
 
 def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
-    """Other episodes beside them, and another number at a time, change nothing."""
+    """Responses depend on the seeds, not on the number of other episodes that run."""
 
     def drawn(tasks: list[int], first: int = 0) -> list[list[int]]:
         played = algorithm.env_runner.play("train", tasks, 4, temperature=1.0, first=first)
@@ -247,7 +247,7 @@ def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
 
 
 def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
-    """Every split's first games, each once, in the results and in the run's metrics."""
+    """Each split's first games are played once and are in the results."""
     result = algorithm.evaluate()["env_runners"]
     assert result["valid_seen"]["episodes"] == 3
     assert result["all"]["episodes"] == 6
@@ -258,7 +258,7 @@ def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
 def test_evaluation_warns_of_missing_episodes(
     algorithm: HGPO, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its results are those of the other episodes."""
+    """Missing episodes are logged, and the results cover the others."""
     play = algorithm.env_runner.play
     monkeypatch.setattr(
         algorithm.env_runner, "play", lambda *args, **named: play(*args, **named)[1:]
@@ -268,7 +268,7 @@ def test_evaluation_warns_of_missing_episodes(
 
 
 def test_checkpoint_restores_weights_and_task_order(algorithm: HGPO, tmp_path: Path) -> None:
-    """After a restore the policy answers as at the checkpoint, and training goes on from there."""
+    """A restored algorithm has the saved weights and task position, and can train on."""
     algorithm.save_to_path(tmp_path / "state")
     position = algorithm.env_runner.get_state()["task_position"]
     iteration = algorithm.iteration
@@ -304,7 +304,7 @@ def test_same_prompt_scores_alike_in_any_batch(algorithm: HGPO) -> None:
 
 
 def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One call of the estimator; all who need its result read the same array."""
+    """An iteration calls the estimator once, and all consumers use its result."""
     estimator, calls = ESTIMATORS["hgpo"], []
 
     def counted(*args: Any) -> Any:
@@ -319,16 +319,16 @@ def test_advantages_are_computed_once(algorithm: HGPO, monkeypatch: pytest.Monke
     assert len(iteration.scored.advantage) == row["env_steps"]
     reported = result["learners"][DEFAULT_MODULE_ID]
     for name in ("level_fraction_k0", *METRICS):
-        if name in reported:  # what RLlib reports is what the run directory gets
+        if name in reported:  # RLlib and the run directory report the same values
             np.testing.assert_equal(iteration.statistics[name], reported[name], name)
     assert {"loss", "advantage_mean", "oracle_gap_hgpo"} <= reported.keys() & row.keys()
     phases = {"rollout_s", "rollout_wait_s", "advantage_s", "update_s", "sync_s"}
     assert iteration.seconds.keys() == phases
 
 
-@pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too
+@pytest.mark.slow  # takes minutes; sweeps of this tier run trials too
 def test_tuner_runs_a_trial(run_config: RunConfig, cluster: None, tmp_path: Path) -> None:
-    """`tune.Tuner(HGPO, param_space=…)` trains with a policy server of its own."""
+    """`tune.Tuner(HGPO, param_space=…)` trains with its own policy server."""
     from ray import tune
 
     config = HGPOConfig.from_run_config(run_config).training(

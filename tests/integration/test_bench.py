@@ -1,4 +1,4 @@
-"""`hgpo bench` on environments, in processes of their own; speeds are not checked."""
+"""`hgpo bench` on environments, in separate processes; speeds are not checked."""
 
 import os
 from pathlib import Path
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 def test_alfworlds_engines_agree_on_a_game(
     tmp_path: Path, generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three policies; the user's translations are left alone."""
+    """Both engines agree for three policies, and the user's cache is not changed."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     tables = bench_alfworld(
         generated_games, "valid_seen", official=1, generated=0, environments=8, max_steps=6

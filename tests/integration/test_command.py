@@ -1,4 +1,4 @@
-"""`hgpo train` from an installed wheel: start in an empty folder, interrupt, resume, finish."""
+"""`hgpo train` from an installed wheel: started in an empty folder, interrupted and resumed."""
 
 import gzip
 import json
@@ -40,7 +40,7 @@ SMALL = (
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment that has the wheel, and this one's other packages."""
+    """Return the interpreter of an environment with the wheel and this environment's packages."""
     folder = tmp_path_factory.mktemp("wheel")
     sources = folder / "sources"  # a build leaves files beside its sources
     for name in PACKAGES:
@@ -56,7 +56,7 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     python = folder / "env" / "bin" / "python"
     (site,) = (folder / "env").glob("lib/python*/site-packages")
-    # Python ignores .pth files in a folder that a .pth file adds, so the checkout, which is
+    # Python ignores .pth files in a folder that a .pth file adds. So the checkout, which is
     # installed there by a .pth file, is not importable.
     (site / "packages.pth").write_text(sysconfig.get_path("purelib"))
     install = ["--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
@@ -72,14 +72,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def temporary_files() -> Iterator[Path]:
-    """Return the folder of all temporary files. Its path is short, as paths of sockets must be."""
+    """Yield the folder of all temporary files, whose path is short enough for sockets."""
     with tempfile.TemporaryDirectory(prefix="hgpo-", dir="/tmp") as path:
         yield Path(path)
 
 
 @pytest.fixture(scope="module")
 def command(python: Path, folder: Path, temporary_files: Path) -> Iterator[Command]:
-    """Start the one run of these tests, with a dashboard and a tracker. They go on with it."""
+    """Yield the run that the tests share, with a dashboard and a tracker."""
     settings = [
         *SMALL,
         "checkpoint_interval=1",
@@ -98,7 +98,7 @@ def command(python: Path, folder: Path, temporary_files: Path) -> Iterator[Comma
 
 @pytest.fixture(scope="module")
 def run(command: Command, folder: Path) -> Path:
-    """Return its directory, with the metrics of an iteration."""
+    """Return the run's directory, once it has the metrics of an iteration."""
     return command.wait_for(folder / "runs" / "webshop_pocket-*" / "metrics.jsonl").parent
 
 
@@ -121,7 +121,7 @@ def test_run_files_that_extend_others_have_names(python: Path, tmp_path: Path) -
 
 
 def test_prometheus_can_follow_it(run: Path, temporary_files: Path) -> None:
-    """With a dashboard, Ray says where to scrape; there is the row that the run has written."""
+    """With a dashboard, Ray writes the scrape targets, which have the run's latest metrics."""
     assert_prometheus_follows(run, temporary_files)
 
 
@@ -136,9 +136,9 @@ def test_another_command_cannot_resume_it(
 def test_interrupted_then_resumed_to_the_end(
     command: Command, run: Path, python: Path, folder: Path, temporary_files: Path
 ) -> None:
-    """Ctrl-C prints the command to resume. The resumed run has each iteration once.
+    """An interrupted run prints the command to resume it, and the resumed run finishes.
 
-    At the end, all files of the run exist, and no process and no socket is left.
+    The result has each iteration once and all files; no process and no socket remains.
     """
     command.wait_for(run / "episodes" / "iteration_0002.jsonl.gz")
     command.process.send_signal(signal.SIGINT)
@@ -164,7 +164,7 @@ def test_interrupted_then_resumed_to_the_end(
 
 
 def check_metrics(run: Path, last: int) -> None:
-    """Every iteration once, each with the numbers that a sound one has."""
+    """Check that each iteration and evaluation has one row with plausible values."""
     metrics = rows(run / "metrics.jsonl")
     assert [row["iteration"] for row in metrics] == list(range(1, last + 1))
     for row in metrics:
@@ -174,7 +174,7 @@ def check_metrics(run: Path, last: int) -> None:
         assert row["tokens_per_s"] > 0
         assert row["invalid_rate"] < 0.5, "a clone of 600 steps answers in the agents' format"
         assert row["level_fraction_k0"] >= row["level_fraction_k2"] >= row["oracle_fraction"] > 0
-        assert row["oracle_gap_step"] >= 0  # 0 where all members of each group end alike
+        assert row["oracle_gap_step"] >= 0  # 0 if all members of each group have equal returns
         assert [sum(shares) for shares in row["level_size_shares"]] == pytest.approx([1, 1, 1])
         assert row["grad_norm"] > 0, "no step to learn from"
     evaluations = rows(run / "evaluation.jsonl")
@@ -184,7 +184,7 @@ def check_metrics(run: Path, last: int) -> None:
 
 
 def check_episodes(run: Path) -> None:
-    """Shoppers search, and what they do is recorded."""
+    """Check the recorded episodes, in some of which the agent searches."""
     lines = gzip.decompress((run / "episodes/iteration_0001.jsonl.gz").read_bytes()).splitlines()
     episodes = [json.loads(line) for line in lines]
     assert {episode["game"].partition("/")[0] for episode in episodes} == {"train"}
@@ -203,7 +203,7 @@ def check_episodes(run: Path) -> None:
 
 
 def check_files(run: Path, last: int, mlflow: Path) -> None:
-    """All of a run, and what MLflow keeps of it."""
+    """Check the run's files, and the metrics in MLflow."""
     for name in ("config.yaml", "summary.json", "report.html", "checkpoint/model.safetensors"):
         assert (run / name).stat().st_size > 0
     assert list((run / "plots").glob("*.png"))

@@ -1,4 +1,4 @@
-"""Rollouts on env runner actors: the same episodes as in the main process, whatever is lost."""
+"""Env runner actors play the same episodes as the main process, even if one is lost."""
 
 import time
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ TASKS = [3, 0, 5, 1, 2, 4, 0, 3]
 
 @contextmanager
 def started(algorithm: HGPO, count: int, **settings: Any) -> Iterator[EnvRunnerGroup]:
-    """Env runners of another algorithm with the same policy server and weights."""
+    """Yield env runners of an algorithm that shares the policy server and its weights."""
     config = algorithm.config.copy(copy_frozen=False).training(constrain_actions=False, **settings)
     config.env_runners(num_env_runners=count, num_cpus_per_env_runner=0.1)
     group = EnvRunnerGroup(env_creator=algorithm.env_creator, config=config)
@@ -42,7 +42,7 @@ def started(algorithm: HGPO, count: int, **settings: Any) -> Iterator[EnvRunnerG
 
 @pytest.fixture(scope="module")
 def two(algorithm: HGPO) -> Iterator[EnvRunnerGroup]:
-    """Two env runner actors."""
+    """Yield a group with two env runner actors."""
     with started(algorithm, 2) as group:
         yield group
 
@@ -52,7 +52,7 @@ def prompts_of_actors(runner: HGPOEnvRunner) -> list[int]:
 
 
 def test_actors_play_the_episodes_of_the_main_process(algorithm: HGPO, two: EnvRunnerGroup) -> None:
-    """Groups of several members while training, of one in evaluations."""
+    """Actors give the same responses in training groups and in evaluations."""
     sync(algorithm, two)
     for split, tasks, size, temperature in (("train", TASKS, 4, 1.0), ("valid_seen", [2, 0], 1, 0)):
         alone = algorithm.env_runner.play(split, tasks, size, temperature)
@@ -104,7 +104,7 @@ def test_new_weights_reach_the_actors_while_they_play(algorithm: HGPO, two: EnvR
 def test_groups_of_a_lost_actor_are_played_again(
     algorithm: HGPO, two: EnvRunnerGroup, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ray restarts it, and it gets the current weights with its next group."""
+    """The groups of a lost actor are played again, and Ray restarts it."""
     sync(algorithm, two)
     sync_weights, runner = algorithm.env_runner_group.sync_weights, two.local_env_runner
     sync_weights(from_worker_or_learner_group=algorithm.learner_group, inference_only=True)
@@ -142,7 +142,7 @@ def test_a_rollout_without_actors_ends_in_one_line(algorithm: HGPO) -> None:
 
 @pytest.fixture(scope="module")
 def recorded(algorithm: HGPO) -> list[Generation]:
-    """Responses with a short latency."""
+    """Return recorded responses with a short latency."""
     played = algorithm.env_runner.play("train", [0, 1], 4, 1.0)
     turns = [turn for trajectory in played for turn in trajectory.turns]
     return [Generation(t.response_ids, t.behavior_logp, "", "stop", 0.002) for t in turns]
@@ -150,7 +150,7 @@ def recorded(algorithm: HGPO) -> list[Generation]:
 
 @pytest.fixture(scope="module")
 def replay(run_config: RunConfig, recorded: list[Generation]) -> Iterator[str]:
-    """The application of a policy server that replays the responses."""
+    """Yield the name of a Serve application that replays the recorded responses."""
     with replaying(run_config, recorded) as app:
         yield app
 
@@ -159,7 +159,7 @@ def replay(run_config: RunConfig, recorded: list[Generation]) -> Iterator[str]:
 def test_bench_scale_replays_responses(
     run_config: RunConfig, recorded: list[Generation], replay: str, count: int
 ) -> None:
-    """The runners and the policy server of training, with the recorded responses."""
+    """`hgpo bench scale` uses the runners and the policy server of training."""
     with scale.started(run_config, replay, count, 8) as runner:
         row, played = scale.measure_rollout(runner, 8)
         profile = runner.profile(lambda: scale.play(runner, 1))

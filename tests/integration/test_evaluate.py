@@ -28,7 +28,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.fixture(scope="module")
 def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run directory whose checkpoint is the pocket model, of more learners than fit in here."""
+    """Return a run directory with the pocket model and more learners than this machine can run."""
     folder = tmp_path_factory.mktemp("evaluate") / "run"
     folder.mkdir()
     cluster = run_config.cluster.model_copy(update={"num_learners": 999})
@@ -38,7 +38,7 @@ def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 def test_the_command(run: Path, tmp_path: Path) -> None:
-    """Every game, its table, and a second call that only prints; no process is left."""
+    """The command plays every game; a second call plays none; no process remains."""
     output = tmp_path / "e"
     arguments = [str(run), "--games", "2", "--seeds", "2", "--output", str(output)]
     command = Command([*arguments, "env.max_steps=8"], tmp_path / "log.txt", "evaluate")
@@ -61,14 +61,14 @@ def test_the_command(run: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(run_config: RunConfig, shared_server: None) -> Iterator[Model]:
-    """Return the model that the shared policy server holds now."""
+    """Yield the model that the shared policy server holds."""
     with served(run_config) as model:
         yield model
 
 
 @dataclass(frozen=True)
 class SharedModel(LocalModel):
-    """The run's model, which the shared policy server holds already."""
+    """The run's model, which the shared policy server already holds."""
 
     model: Model
 
@@ -84,7 +84,7 @@ def play(run: Path, output: Path, model: Model, agent: str, *words: str, **chang
 
 
 def test_the_same_numbers_in_another_directory(run: Path, tmp_path: Path, model: Model) -> None:
-    """To the letter, also when fewer episodes share the engine; other seeds are others."""
+    """Episodes are reproducible, also with fewer games and seeds."""
     words = ("env.max_steps=8",)
     first, second = (play(run, tmp_path / name, model, "hgpo", *words) for name in "ab")
     alone = play(run, tmp_path / "c", model, "hgpo", *words, games=1, seeds=1)
@@ -95,7 +95,7 @@ def test_the_same_numbers_in_another_directory(run: Path, tmp_path: Path, model:
 
 
 def test_reflexion(run: Path, tmp_path: Path, model: Model) -> None:
-    """Trials, reflections, and prompts that lose turns where they are too long."""
+    """Reflexion plays another trial after a loss and shortens prompts that are too long."""
     words = ("env.max_steps=2", "agent.memory_length=1")
     found = play(run, tmp_path, model, "reflexion", *words, games=1, seeds=1, trials=2)
     (episode,) = [json.loads(line) for line in (found.path / "episodes.jsonl").open()]
@@ -105,7 +105,7 @@ def test_reflexion(run: Path, tmp_path: Path, model: Model) -> None:
 
 
 def check_pages(pages: list[str]) -> None:
-    """Each page shows a response and how often actions are sampled."""
+    """Check that each page shows a response and the frequencies of sampled actions."""
     assert len(pages) == 2
     for number, page in enumerate(pages, start=1):
         assert f"Step {number} of {number}" in page
@@ -115,7 +115,7 @@ def check_pages(pages: list[str]) -> None:
 
 
 def test_watching_the_policy(run: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pages of `hgpo play policy`, requested in this process."""
+    """The pages of `hgpo play policy` work, requested in this process."""
     pages = []
 
     async def browse(app: Starlette) -> None:
@@ -138,7 +138,7 @@ def test_watching_the_policy(run: Path, model: Model, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow  # starts a policy server; the test above requests the same pages
 def test_watching_the_policy_with_a_browser(run: Path, tmp_path: Path) -> None:
-    """Ctrl+C ends all processes."""
+    """The command serves the pages, and Ctrl+C ends all its processes."""
     arguments = ["policy", str(run), "--samples", "8", "--port", "0"]
     with Command(arguments, tmp_path / "log.txt", "play") as command:
         address = re.compile(r"http://127\.0\.0\.1:\d+")

@@ -1,4 +1,4 @@
-"""Episodes that another program plays through the gateway, with its own environment and prompts."""
+"""Episodes that an external agent plays through the gateway, with its own environment."""
 
 import subprocess
 import sys
@@ -22,7 +22,7 @@ TASKS = [3, 0, 5, 1]
 
 @pytest.fixture(scope="module")
 def runner(algorithm: HGPO) -> Iterator[HGPOEnvRunner]:
-    """A runner whose episodes are played by the example agent."""
+    """Yield a runner whose episodes the example agent plays."""
     port = free_port()
     config = algorithm.config.copy(copy_frozen=False)
     config.training(constrain_actions=False, gateway_port=port, session_timeout_s=30)
@@ -40,14 +40,14 @@ def runner(algorithm: HGPO) -> Iterator[HGPOEnvRunner]:
 
 @pytest.fixture(scope="module")
 def through(runner: HGPOEnvRunner) -> list[Trajectory]:
-    """Episodes that the example agent plays."""
+    """Return episodes that the example agent played."""
     return runner.play("train", TASKS, 2, 1.0)
 
 
 def test_it_plays_the_episodes_of_the_main_process(
     algorithm: HGPO, through: list[Trajectory]
 ) -> None:
-    """With the same prompts and seeds; TextWorld's own engine gives the same observations."""
+    """Responses equal those of the main process, though the agent uses TextWorld's own engine."""
     alone = algorithm.env_runner.play("train", TASKS, 2, 1.0)
     assert responses(through) == responses(alone)
     for one, other in zip(through, alone, strict=True):

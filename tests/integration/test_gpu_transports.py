@@ -1,7 +1,7 @@
-"""vLLM's transfers between GPUs, without GPUs: a learner and engines in processes of their own.
+"""vLLM's transfers between GPUs, without GPUs: a learner and engines in separate processes.
 
-Ray, vLLM's half in the learner and the types of its messages are real. What touches a GPU is
-replaced, and so is the engine.
+Ray, vLLM's trainer side and its message types are real. Calls that need a GPU are replaced, and so
+is the engine.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("cluster")]
-WORKERS = 2  # processes of an engine
+WORKERS = 2  # processes of one engine
 INIT: dict[str, Any] = {
     "nccl": nccl_engine.NCCLWeightTransferInitInfo,
     "ipc": ipc_engine.IPCWeightTransferInitInfo,
@@ -34,10 +34,10 @@ LOADED = ["pause", "init", "start", "update", "finish", "shutdown"]
 
 
 class Learner:
-    """A process with a GPU that is not there."""
+    """A learner process with a simulated GPU."""
 
     def __init__(self, transport: str):
-        """Replace what touches a GPU."""
+        """Replace all calls that need a GPU."""
         gpu_transports.DEVICE = "cpu"
         self.sent: list[Any] = []
         nccl_engine.open_trainer_endpoint = self._open
@@ -58,19 +58,19 @@ class Learner:
         self.sent.append({name: tensor.tolist() for name, tensor in iterator})
 
     def publish(self, value: float) -> WeightTag:
-        """Publish one matrix of this value."""
+        """Publish one matrix filled with this value."""
         return self._publisher.publish({"w": torch.full((1, 2), value)})
 
     def sent_messages(self) -> list[Any]:
-        """Return what NCCL would have done."""
+        """Return the messages that NCCL would have sent."""
         return self.sent
 
 
 class RecordingVLLM:
-    """The methods of vLLM's `AsyncLLM` that an update calls."""
+    """The methods of vLLM's `AsyncLLM` that an update calls, with a record of the calls."""
 
     def __init__(self, transport: str, fail: bool = False):
-        """If `fail`, the engine does not take new weights."""
+        """Create the engine; if `fail`, it rejects new weights."""
         self.transport, self.fail = transport, fail
         self.calls: list[str] = []
         self.vllm_config = SimpleNamespace(parallel_config=SimpleNamespace(world_size=WORKERS))
@@ -98,7 +98,7 @@ class RecordingVLLM:
 
 
 def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
-    """Let a new replica with this engine answer requests under these weights."""
+    """Start a replica with this engine and let it generate under these weights."""
 
     async def answer() -> None:
         with pytest.MonkeyPatch.context() as patch:
@@ -115,8 +115,8 @@ def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
 
 @pytest.mark.parametrize("transport", ["nccl", "ipc"])
 def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each version once, in vLLM's order, under its name; also an engine that starts later."""
-    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as replicas have it
+    """An engine loads each version once, in vLLM's order of calls, even if it starts later."""
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as in replicas
     learner = ray.remote(num_cpus=0)(Learner).remote(transport)
     first = ray.get(learner.publish.remote(1.0))
     assert isinstance(first.handle, gpu_transports.WeightsOnLearner)
@@ -140,7 +140,7 @@ def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_learner_that_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when it waits in NCCL for a replica that was lost: the replica ends, and says why."""
+    """If the learner waits in NCCL for a lost replica, the new replica ends after a timeout."""
     monkeypatch.setattr(vllm_engine, "LEARNER_TIMEOUT_S", 0.5)
     queue = gpu_transports.new_queue()
     weights = gpu_transports.WeightsOnLearner("bfloat16", {}, number=1, transfers=queue)
@@ -149,7 +149,7 @@ def test_a_learner_that_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_failures_end_the_replica_and_not_the_learner() -> None:
-    """An engine that cannot load, then a version that is gone; the next engine loads."""
+    """A failed load, or a replaced version, ends the replica; the next engine can load."""
     learner = ray.remote(num_cpus=0)(Learner).remote("nccl")
     gone, kept = (ray.get(learner.publish.remote(value)) for value in (1.0, 2.0))
     with pytest.raises(EngineDiedError, match="no room"):

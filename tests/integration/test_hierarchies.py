@@ -1,4 +1,4 @@
-"""Agents with strategies and with sub-goals, with the engine."""
+"""Training of agents with strategies and with sub-goals, with the engine."""
 
 import pytest
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.usefixtures("shared_server")
 def test_strategies_are_trained(run_config: RunConfig) -> None:
-    """Two members share each; all prompts show it; updates and evaluations run."""
+    """Two members share a strategy, which their prompts show; updates and evaluations run."""
     config = HGPOConfig.from_run_config(run_config).training(
         strategy_prompt="strategy_compact",
         strategies=2,
@@ -47,7 +47,7 @@ def test_strategies_are_trained(run_config: RunConfig) -> None:
 
 @pytest.mark.usefixtures("shared_server")
 def test_subgoals_are_trained(run_config: RunConfig) -> None:
-    """Responses without blocks are invalid, but learned from; three values, one update."""
+    """Agents with sub-goals train with three values, even if responses lack the blocks."""
     config = HGPOConfig.from_run_config(run_config).training(
         subgoals=True,
         estimator="hiper",

@@ -1,4 +1,4 @@
-"""`ray job submit -- hgpo train …` on a head node: followed, stopped, killed."""
+"""`ray job submit -- hgpo train …` on a head node: jobs that finish, are stopped or killed."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ OURS = re.compile(r"hgpo train|ray::(ServeReplica|OwnerLiveness|JobSupervisor)|E
 
 
 class Head:
-    """A head node with ports, files and processes of its own."""
+    """A head node with its own ports, files and processes."""
 
     def __init__(self, files: Path) -> None:
         self.processes = Processes()
@@ -52,7 +52,7 @@ class Head:
             "start",
             "--head",
             "--block",
-            "--num-cpus=4",  # for two jobs at a time, whatever the machine has
+            "--num-cpus=4",  # enough for two jobs on any machine
             f"--node-ip-address={LOOPBACK}",
             f"--port={free_port()}",
             f"--dashboard-port={dashboard}",
@@ -72,33 +72,33 @@ class Head:
         )
 
     def run(self, *words: str) -> None:
-        """Run a command of Ray's to its end."""
+        """Run a command of Ray and check its exit code."""
         done = subprocess.run(
             words, env=self.environment, cwd=ROOT, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
 
     def submit(self, job: str, seconds: int, *options: str, train: list[str]) -> list[str]:
-        """Return the command that submits a job, which has so many seconds to end when stopped."""
+        """Return the command that submits a job, which gets `seconds` to end when it is stopped."""
         environment = f'{{"env_vars": {{"RAY_JOB_STOP_WAIT_TIME_S": "{seconds}"}}}}'
         about = ["--submission-id", job, "--runtime-env-json", environment, *options]
         submit = ["ray", "job", "submit", *about, "--working-dir", str(ROOT)]
         return self.command(*submit, "--", "hgpo", "train", RUN_FILE, *train)
 
     def command(self, *words: str) -> list[str]:
-        """Return `ray job …` of this cluster."""
+        """Return a `ray job …` command with the address of this cluster."""
         separator = words.index("--") if "--" in words else len(words)
         return [*words[:separator], f"--address={self.address}", *words[separator:]]
 
     def ask(self, path: str) -> Any:
-        """Return the response of the node's REST API, which is faster than `ray job …`."""
+        """Return a response of the node's REST API, which is faster than `ray job …`."""
         headers = {"Authorization": f"Bearer {self._token}"}
         request = urllib.request.Request(f"{self.address}/api/{path}", headers=headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             return json.load(answer)
 
     def is_up(self) -> bool:
-        """Whether jobs can be submitted."""
+        """Return whether jobs can be submitted."""
         with contextlib.suppress(OSError):
             return self.ask("jobs/") == []
         return False
@@ -108,15 +108,15 @@ class Head:
         return str(self.ask(f"jobs/{job}")["status"])
 
     def applications(self) -> dict[str, dict]:
-        """Serve's applications by name."""
+        """Return Serve's applications by name."""
         return self.ask("serve/applications/")["applications"]
 
     def ours(self) -> list[str]:
-        """Processes of the cluster that are our jobs', not Ray's or Serve's own."""
+        """Return the command lines of processes that jobs started, without Ray's or Serve's."""
         return [line for line in self.processes.command_lines() if OURS.search(line)]
 
     def kill(self) -> None:
-        """Kill the node; to end by itself would take it half a minute."""
+        """Kill the node, as a regular shutdown takes half a minute."""
         for process in self.processes.alive():
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -126,7 +126,7 @@ class Head:
 
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
-    """The node; its files have a short path, for the sake of sockets."""
+    """Yield the node, with files whose paths are short enough for sockets."""
     files = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     node = Head(files)
     try:
@@ -139,7 +139,7 @@ def head() -> Iterator[Head]:
 
 @contextlib.contextmanager
 def following(head: Head, command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run `ray job submit`, which prints the job's lines as they come."""
+    """Run `ray job submit`, which must print the job's output as it arrives."""
     with log.open("w") as lines:
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=lines, stderr=subprocess.STDOUT, env=head.environment
@@ -154,9 +154,9 @@ def following(head: Head, command: list[str], log: Path) -> Iterator[subprocess.
 
 
 def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
-    """One is followed and has time to end by itself, another is killed; neither disturbs the other.
+    """Two jobs, one stopped with time to end and one killed, do not affect each other.
 
-    What the first says arrives at once, and results are where they should be.
+    The first job's output is streamed, and results are in the output folders.
     """
 
     def train(name: str) -> list[str]:
@@ -194,7 +194,7 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
         assert head.status(name) == "STOPPED"
 
 
-@pytest.mark.slow  # a minute; the test above follows a job, too
+@pytest.mark.slow  # takes a minute; the test above follows a job too
 def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     submit = head.submit("whole", 60, train=[*arguments[1:], "iterations=1"])

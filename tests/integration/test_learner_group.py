@@ -1,4 +1,4 @@
-"""Calls of several learners in processes of their own."""
+"""Calls to several learners in separate processes."""
 
 import logging
 import os
@@ -25,7 +25,7 @@ TEXT = spaces.Text(1)
 @pytest.fixture
 def group(run_config: RunConfig, cluster: None) -> Iterator[LearnerGroup]:
     config = HGPOConfig.from_run_config(run_config)
-    config.learners(num_learners=2, num_cpus_per_learner=0)  # an engine of other tests has one
+    config.learners(num_learners=2, num_cpus_per_learner=0)  # an engine of other tests uses one
     group = config.build_learner_group(spaces={DEFAULT_MODULE_ID: (TEXT, TEXT)})
     yield group
     group.shutdown()
@@ -59,7 +59,7 @@ def warn(learner: HGPOLearner) -> None:
 
 
 def lose_the_second(learner: HGPOLearner) -> None:
-    """Let the first learner wait as in NCCL, where it does not notice the loss of the second."""
+    """Let the second learner exit while the first one hangs, as it would in NCCL."""
     if rank() == 1:
         os._exit(1)
     time.sleep(1800)

@@ -1,4 +1,4 @@
-"""Gauges of a run, as Prometheus sees them: scraped from Ray's own endpoint."""
+"""Gauges of a run, scraped from Ray's endpoint as Prometheus does it."""
 
 import contextlib
 import json
@@ -21,12 +21,12 @@ from hgpo_rllib.run.metrics import scalars
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
-FORGOTTEN_AFTER = 25  # seconds: Ray drops a gauge 20 seconds after it was last set
+FORGOTTEN_AFTER = 25  # seconds; Ray drops a gauge 20 seconds after it was last set
 HELD_OUT = ("success_rate", "standard_error", "episodes", "episode_length", "temperature", "s")
 
 
 class Sample(NamedTuple):
-    """Value of a gauge for one set of tags."""
+    """The value of a gauge for one set of tags."""
 
     name: str
     tags: dict[str, str]
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def scrape(address: str) -> list[Sample]:
-    """Our samples at an address, without Ray's prefix and tags."""
+    """Return this project's samples at an address, without Ray's prefix and tags."""
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return [
@@ -49,10 +49,10 @@ def scrape(address: str) -> list[Sample]:
     ]
 
 
-# That gauges are set again is a unit test; that Ray then keeps them takes half a minute.
+# A unit test checks that gauges are refreshed; that Ray then keeps them takes half a minute.
 @pytest.mark.parametrize("seconds", [0, pytest.param(FORGOTTEN_AFTER, marks=pytest.mark.slow)])
 def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, seconds: int) -> None:
-    """Also without a dashboard; on the loopback address only, since there is no token to ask."""
+    """Gauges are served without a dashboard, on the loopback address only, and do not expire."""
     port = ray.nodes()[0]["MetricsExportPort"]
     address = f"{LOOPBACK}:{port}"
     row = {"iteration": 3, "success_rate": 0.625, "sync_s": 0.5, "level_fraction_k1": 0.25}
@@ -85,13 +85,13 @@ def test_gauges_appear_at_the_endpoint_of_the_node_and_stay(cluster: None, secon
 
 
 def samples_of(row: dict, run: str) -> list[Sample]:
-    """The samples of a row of metrics.jsonl."""
+    """Return the samples of a row of metrics.jsonl."""
     shown = [live_metrics.sample(name, value, run) for name, value in scalars([row]).items()]
     return [Sample(*sample[:3]) for sample in shown]
 
 
 def assert_prometheus_follows(run: Path, ray_files: Path) -> None:
-    """Scrape the target that Ray names until it shows an iteration; compare with its row."""
+    """Scrape Ray's targets until they show an iteration, and compare with its row."""
     file = ray_files / "ray" / "prom_metrics_service_discovery.json"
     wait_until(file.exists, 60)
     (job,) = json.loads(file.read_text())
@@ -99,8 +99,8 @@ def assert_prometheus_follows(run: Path, ray_files: Path) -> None:
 
     def shown() -> list[Sample] | None:
         samples = []
-        for target in job["targets"]:  # some are the dashboard's and the autoscaler's
-            with contextlib.suppress(urllib.error.URLError):  # Prometheus, too, goes on
+        for target in job["targets"]:  # some belong to the dashboard and the autoscaler
+            with contextlib.suppress(urllib.error.URLError):  # Prometheus ignores them too
                 samples += scrape(target)
         iterations = [s for s in samples if s.name == "hgpo_iteration"]
         return samples if iterations else None

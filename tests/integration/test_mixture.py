@@ -1,4 +1,4 @@
-"""One policy on two environments, with the engine."""
+"""One policy trained on two environments, with the engine."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ MIXED = "env.options.environments"
 @needs_package
 @pytest.mark.usefixtures("shared_server")
 def test_a_mixture_trains(run_config: RunConfig, tmp_path: Path) -> None:
-    """Each group is of one environment, with its prompts; a restored run plays the same groups."""
+    """Each group has one environment and its prompts; a restored run plays the same groups."""
     config = load_config(
         RUN_FILE,
         [

@@ -1,4 +1,4 @@
-"""An engine and a transport of the user's in a policy server: Ray and Serve, without vLLM."""
+"""A user's engine and transport in a policy server: Ray and Serve, without vLLM."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.usefixtures("cluster", "named_memory")
 def test_a_policy_server_of_another_engine(run_config: RunConfig) -> None:
-    """It answers under the weights that requests bring."""
+    """Responses come from the weights that requests name."""
     names = {"engine": "memory", "weight_transport": "memory", "replica_cpus": 0}
     server = run_config.policy_server.model_copy(update=names)
     new = WeightPublisher(torch.float32, memory_engine).publish({"logp": torch.tensor(-2.0)})

@@ -1,4 +1,4 @@
-"""The environment of docs/bring_your_own_environment.md, trained as the page says."""
+"""Training with the environment of docs/bring_your_own_environment.md."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.usefixtures("shared_server")
 def test_the_page_trains(run_config: RunConfig, folder: Path) -> None:
-    """Two iterations with the pocket model of ALFWorld; both learn something."""
+    """The page's environment trains for two iterations with the pocket model of ALFWorld."""
     config = load_config(
         folder / "my_run.yaml",
         [
@@ -27,7 +27,7 @@ def test_the_page_trains(run_config: RunConfig, folder: Path) -> None:
             "agent.max_response_tokens=32",
             "rollout.groups_per_iteration=4",
             # A clone of another game, trained for few steps, seldom wins. But some of its responses
-            # are invalid, which costs, so that there is always something to learn from.
+            # are invalid and penalized, so that there is always something to learn.
             "rollout.temperature=2.0",
             "policy_server.replica_cpus=0",
         ],

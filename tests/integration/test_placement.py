@@ -20,13 +20,13 @@ MORE = ("7B", "7B colocated", "one GPU", "sweep", "two nodes")
 
 
 def more(*values: str | int) -> Any:
-    """Parameters of a case that takes minutes, with the others of `MORE`."""
+    """Return the parameters of a slow case, which runs together with all of `MORE`."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
 def events(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Events:
-    """Return the events of a case's processes, in order. Cases run once for all tests.
+    """Return a function that returns a case's events in order; cases run once for all tests.
 
     pytest would set up a fixture with `FEW` or `MORE` as its parameter again for each test.
     """
@@ -53,7 +53,7 @@ def events(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> E
 
 
 def gpus(events: list[Event], process: str) -> list[str]:
-    """The GPUs that processes of a kind see, as ``node:number``, sorted."""
+    """Return the sorted GPUs (``node:number``) that processes of a kind see."""
     seen = [event for event in events if event["event"] == process]
     return sorted(
         f"{event['node'][:4]}:{gpu}" for event in seen for gpu in event["gpus"].split(",")
@@ -77,14 +77,14 @@ def test_every_process_has_gpus_of_its_own(
     [("one GPU colocated", 1), more("one GPU", 1), more("7B colocated", 4)],
 )
 def test_learners_share_their_gpus_with_replicas(events: Events, case: str, count: int) -> None:
-    """Each GPU has one of both."""
+    """Each GPU has one learner and one replica."""
     learners, replicas = gpus(events(case), "learner"), gpus(events(case), "replica")
     assert len(set(learners)) == len(learners) == count
     assert learners == replicas
 
 
 def test_colocated_engines_sleep_during_the_update(events: Events) -> None:
-    """They wake once the new weights are published, and load them."""
+    """Engines wake when the new weights are published, and load them."""
     names = [event["event"] for event in events("one GPU colocated")]
     first = names.index("sleep")
     assert names[first:] == ["sleep", "update", "publish", "wake", "load", "end"]

@@ -1,4 +1,4 @@
-"""A command that starts its own Ray can be reached from this machine alone."""
+"""A command that starts its own Ray is reachable from this machine only."""
 
 import contextlib
 import ipaddress
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_all_ports_are_on_loopback(algorithm: HGPO) -> None:
-    """Of Ray, Serve with its replica, and vLLM; docs/cluster.md says so."""
+    """Ray, Serve and vLLM listen on the loopback address only, as docs/cluster.md states."""
     listening = listeners()
     assert {"raylet", "gcs_server"} <= set(listening.values())
     assert any("ServeRepl" in name for name in listening.values())
@@ -21,10 +21,10 @@ def test_all_ports_are_on_loopback(algorithm: HGPO) -> None:
 
 
 def listeners() -> dict[tuple[str, int], str]:
-    """Addresses at which processes of this one listen, with the names of the processes."""
+    """Return the addresses on which child processes listen, with the processes' names."""
     found = {}
     for process in psutil.Process().children(recursive=True):
-        # Ray ends idle workers at any time.
+        # Ray can end idle workers at any time.
         with contextlib.suppress(psutil.NoSuchProcess):
             for connection in process.net_connections(kind="tcp"):
                 if connection.status == psutil.CONN_LISTEN:
@@ -33,7 +33,7 @@ def listeners() -> dict[tuple[str, int], str]:
 
 
 def is_loopback(address: tuple[str, int]) -> bool:
-    """Also as IPv6 writes it, ::ffff:127.0.0.1."""
+    """Return whether this is a loopback address, also in IPv6 notation (::ffff:127.0.0.1)."""
     parsed = ipaddress.ip_address(address[0])
     mapped = getattr(parsed, "ipv4_mapped", None)
     return (mapped or parsed).is_loopback

@@ -1,4 +1,4 @@
-"""The Python of the README does what it says."""
+"""The Python example of the README works."""
 
 import re
 from functools import partial
@@ -22,7 +22,7 @@ def test_the_snippet(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """With the paths of a small run, two groups, and one iteration instead of five."""
+    """The example runs with paths of a small run, two groups, and one iteration instead of five."""
     (code,) = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
     for old, new in {
         "/…/alfworld-games-…": run_config.env.data,
@@ -35,7 +35,7 @@ def test_the_snippet(
     monkeypatch.setattr(ray, "init", partial(ray.init, ignore_reinit_error=True))
     monkeypatch.chdir(tmp_path)
     exec(code, {})
-    # Ray prints the log lines of its workers between those of the program.
+    # Ray prints log lines of its workers between those of the program.
     (printed,) = re.findall(r"^(\S+) (\S+)$", capsys.readouterr().out, flags=re.MULTILINE)
     success, gap = map(float, printed)
     assert 0 <= success <= 1

@@ -1,4 +1,4 @@
-"""Reports in a real browser: nothing to complain about, nothing cut, episodes to choose from."""
+"""Reports in a real browser: no errors, no cut content, and choosing episodes."""
 
 import html
 import re
@@ -59,14 +59,14 @@ def report(
 
 
 def after(page: Path, script: str) -> str:
-    """The address of a copy of the page that runs a script when it is there."""
+    """Write a copy of the page that runs a script after loading; return its address."""
     copy = page.with_name("copy.html")
     copy.write_text(page.read_text().replace("</body>", f"<script>{script}</script></body>"))
     return copy.as_uri()
 
 
 def text_of(page: str) -> str:
-    """What a person can read on it, without the lists to choose from."""
+    """Return the page's visible text, without the selection lists."""
     body = re.sub(r"<(script|select)\b.*?</\1>", "", page.partition("<body>")[2], flags=re.DOTALL)
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", body)))
 
@@ -74,7 +74,7 @@ def text_of(page: str) -> str:
 def test_opens_and_nothing_is_cut(
     report: tuple[str, Path], browser: Browser, tmp_path: Path
 ) -> None:
-    """No console message, no NaN; what is wider than a narrow window scrolls inside a frame."""
+    """There is no console message and no NaN, and the page fits into a narrow window."""
     kind, file = report
     script = "document.title = `wide ${document.documentElement.scrollWidth}`"
     page = browser.open(after(file, script), width=400)
@@ -90,13 +90,13 @@ def test_opens_and_nothing_is_cut(
 
 @pytest.fixture(scope="module")
 def run_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the report of one run, with the episodes of three iterations."""
+    """Return the report of one run with the episodes of three iterations."""
     folder = tmp_path_factory.mktemp("page")
     return write_report(one(folder), folder / "report.html")
 
 
 def test_the_newest_iteration_is_open(run_page: Path, browser: Browser) -> None:
-    """With all that belongs to a step; what models write stays text; colors tell signs apart."""
+    """The page shows a step's details, escapes model output, and colors advantages by sign."""
     page = browser.open(run_page.as_uri())
     assert re.findall(r"<option[^>]*>(\d+)</option>", page) == ["1", "2", "4"]
     text = text_of(page)

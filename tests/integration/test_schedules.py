@@ -1,4 +1,4 @@
-"""Rollouts during updates: which weights sampled them, and which groups are used."""
+"""Rollouts during updates: the weights that sample them, and the groups that are used."""
 
 import time
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.integration
 
 
 def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
-    """One step off: a part of the steps is one version old. Checkpoints do not count them yet."""
+    """One step off: from the second iteration on, some steps are one version old."""
     sync(algorithm)
     synchronous, runner = algorithm.config, algorithm.env_runner
     before, count = runner.get_state()["task_position"], synchronous.groups_per_iteration
@@ -29,7 +29,7 @@ def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
             assert (algorithm.last_iteration.stale_rate > 0) is (iteration == 2)
     finally:
         algorithm.config = synchronous
-        runner.set_state({"task_position": before + 2 * count})  # gives up what is played ahead
+        runner.set_state({"task_position": before + 2 * count})  # discards the groups played ahead
     assert runner.prompts_in_flight() == 0
     algorithm.train()
     assert algorithm.last_iteration.stale_rate == 0
@@ -37,7 +37,7 @@ def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
 
 
 def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
-    """Every member goes from the old version to the new one, and never back."""
+    """A running rollout switches from the old weights to the new ones, and never back."""
     sync(algorithm)
     runner = algorithm.env_runner
     old = runner.weights.version
@@ -49,7 +49,7 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
         time.sleep(0.001)
     while runner.prompts_in_flight() == 8 * algorithm.config.group_size:
         assert time.monotonic() < deadline
-        time.sleep(0.001)  # until some have a response: the engine has all of the first turn then
+        time.sleep(0.001)  # until some have a response, so that the engine has all first turns
     algorithm.learner_group._learner.policy.weights_changed()
     sync(algorithm)
     new = runner.weights.version
@@ -64,7 +64,7 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
 
 
 def test_groups_without_a_signal_are_replaced(algorithm: HGPO) -> None:
-    """By the next tasks, until all groups have different returns or the budget is used up."""
+    """Groups are replaced until all have different returns or the budget is used up."""
     sync(algorithm)
     synchronous, runner = algorithm.config, algorithm.env_runner
     runner.config = synchronous.copy(copy_frozen=False).training(max_replaced_groups=8)
@@ -82,7 +82,7 @@ def test_groups_without_a_signal_are_replaced(algorithm: HGPO) -> None:
 
 @contextmanager
 def asynchronous(algorithm: HGPO, max_staleness: int) -> Iterator[HGPOEnvRunner]:
-    """The algorithm with this schedule, and its runner."""
+    """Yield the algorithm's runner with the asynchronous schedule."""
     sync(algorithm)
     synchronous, runner = algorithm.config, algorithm.env_runner
     config = synchronous.copy(copy_frozen=False)
@@ -102,7 +102,7 @@ def finish_groups(runner: HGPOEnvRunner) -> None:
 
 
 def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
-    """The same groups, in the same order, with the same responses."""
+    """Without staleness, the groups and their responses are those of the synchronous schedule."""
     with asynchronous(algorithm, max_staleness=0) as runner:
         state = runner.get_state()
         once = responses(runner.sample(num_groups=3).trajectories)
@@ -112,7 +112,7 @@ def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
 
 
 def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
-    """No response is older than the limit, and every group is used or counted as too old."""
+    """No response is older than the limit, and each group is used or counted as stale."""
     count, versions, used, stale = algorithm.config.groups_per_iteration, [], [], 0
     with asynchronous(algorithm, max_staleness=1) as runner:
         first = runner.get_state()["task_position"]
@@ -127,7 +127,7 @@ def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) 
             assert len(groups) == count
             used += [int(group.rpartition("/")[2]) for group in groups]
             stale += algorithm.last_iteration.failures["stale_groups"]
-            # A group that takes longer than the next iteration would be too old, not used.
+            # A group that took longer than the next iteration would be stale.
             finish_groups(runner)
         state = runner.get_state()
     taken = {*range(first, state["task_position"]), *state["taken_after"]}
@@ -136,7 +136,7 @@ def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) 
 
 
 def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
-    """They are counted, and others are played instead of them."""
+    """Stale groups are counted and replaced by new ones."""
     with asynchronous(algorithm, max_staleness=1) as runner:
         runner.sample_ahead(3)
         finish_groups(runner)

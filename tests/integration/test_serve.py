@@ -1,4 +1,4 @@
-"""`hgpo serve` as a user runs it, asked by OpenAI's own client."""
+"""`hgpo serve` as a user runs it, with OpenAI's client."""
 
 import json
 import os
@@ -51,7 +51,7 @@ def run(run_config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def command(run: Path) -> Iterator[Command]:
-    """Start the command with a key, and wait until it says where it answers."""
+    """Yield the command with a key, once it has printed its address."""
     port = free_port()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HGPO_API_KEY", KEY)
@@ -65,7 +65,7 @@ def command(run: Path) -> Iterator[Command]:
 
 @pytest.fixture(scope="module")
 def address(command: Command) -> str:
-    """Return what the command printed."""
+    """Return the address that the command printed."""
     found = re.search(r'"policy" answers at (\S+)/v1 ', command.log.read_text())
     assert found is not None
     return found[1]
@@ -83,14 +83,14 @@ def descendants(command: Command) -> list[psutil.Process]:
 
 
 def complete(client: OpenAI, prompt: str, **settings: object) -> CompletionChoice:
-    """Return a completion, with the token ids that vLLM adds."""
+    """Return a completion, including the token ids that vLLM adds."""
     ids = {"return_token_ids": True}
     settings = {"max_tokens": 64, "extra_body": ids, **settings}
     return client.completions.create(model="policy", prompt=prompt, **settings).choices[0]
 
 
 def first_prompt(run_config: RunConfig) -> str:
-    """What the model was cloned to answer, so that its response comes to an end."""
+    """Return a prompt of the training data, so that the response ends by itself."""
     env = gym.make(run_config.env.env_id, data=run_config.env.data, split="train")
     observation, info = env.reset(seed=0)
     env.close()
@@ -100,7 +100,7 @@ def first_prompt(run_config: RunConfig) -> str:
 
 
 def test_greedy_as_huggingface(client: OpenAI, run_config: RunConfig) -> None:
-    """The same tokens for the same text, to the same end, as text and as a message."""
+    """Greedy responses equal those of HuggingFace, for text prompts and for messages."""
     model_path = str(run_config.model.model_path)
     model, tokenizer = load_model(model_path), load_tokenizer(model_path)
     ends = set()
@@ -123,7 +123,7 @@ def test_greedy_as_huggingface(client: OpenAI, run_config: RunConfig) -> None:
 
 
 def test_sampling_and_its_log_probabilities(client: OpenAI, run_config: RunConfig) -> None:
-    """A seed repeats a response; probabilities are those that were sampled from."""
+    """Seeds are reproducible, and log-probabilities are those of the sampled distribution."""
     seeds = (1, 1, 2, 3)
     drawn = [complete(client, ROOM, temperature=0.5, seed=seed, logprobs=1) for seed in seeds]
     assert drawn[0].token_ids == drawn[1].token_ids
@@ -140,7 +140,7 @@ def test_sampling_and_its_log_probabilities(client: OpenAI, run_config: RunConfi
 
 
 def test_the_model_and_its_limit(client: OpenAI, run_config: RunConfig) -> None:
-    """One model, as long as in training; what does not fit is refused."""
+    """The server has one model with the length limit of training, and refuses longer prompts."""
     (model,) = client.models.list().data
     limit = run_config.agent.max_prompt_tokens + run_config.agent.max_response_tokens
     assert (model.id, model.max_model_len) == ("policy", limit)
@@ -149,7 +149,7 @@ def test_the_model_and_its_limit(client: OpenAI, run_config: RunConfig) -> None:
 
 
 def test_the_key(command: Command, address: str) -> None:
-    """Another one, or none, is refused; nothing goes around it; it is shown nowhere."""
+    """A wrong key is refused on all paths, and the key is in no log or command line."""
     for key in ("another", KEY[:-1]):
         with pytest.raises(openai.AuthenticationError):
             OpenAI(base_url=f"{address}/v1", api_key=key, max_retries=0).models.list()
@@ -164,7 +164,7 @@ def test_the_key(command: Command, address: str) -> None:
 def test_evaluation(
     address: str, run_config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`hgpo evaluate URL` end to end; the key is in no file, a wrong one is refused in a line."""
+    """`hgpo evaluate URL` works; a wrong key is a one-line error, and no file has the key."""
     words = [address, "agent.prompt=alfworld_compact", "agent.max_response_tokens=32"]
     words += ["env.max_steps=6", "env.options.task_types=[pick_and_place_simple]"]
     arguments: dict[str, Any] = {"env": "alfworld", "games": 2, "output": tmp_path / "e"}
@@ -207,7 +207,7 @@ def test_requests_that_cannot_be_met(client: OpenAI, settings: dict) -> None:
 
 
 def test_a_constraint_that_only_the_engine_rejects(client: OpenAI) -> None:
-    """It returns a server error and does not affect other requests."""
+    """The request returns a server error and does not affect other requests."""
     constraint = {"structured_outputs": {"grammar": "root ::= root"}}
     with pytest.raises(openai.InternalServerError):
         complete(client, ROOM, max_tokens=8, extra_body=constraint)
@@ -220,16 +220,16 @@ def test_a_schema_is_kept_to(client: OpenAI) -> None:
 
 
 def refusal(client: OpenAI) -> int | None:
-    """Return the status with which a request is refused; None if it is answered."""
+    """Return the status of a refused request, or None if it succeeds."""
     try:
         client.models.list()
-    except openai.InternalServerError as error:  # the client's name for 5xx
+    except openai.InternalServerError as error:  # the client's error class for 5xx
         return error.status_code
     return None
 
 
 def stream(client: OpenAI, begun: threading.Semaphore, **settings: Any) -> str | None:
-    """Return why a streamed completion ended; release `begun` at its first token."""
+    """Return a stream's finish reason; release `begun` at the first token."""
     parts = client.completions.create(model="policy", prompt=ROOM, stream=True, **settings)
     reason = next(parts).choices[0].finish_reason
     begun.release()
@@ -239,7 +239,7 @@ def stream(client: OpenAI, begun: threading.Semaphore, **settings: Any) -> str |
 
 
 def test_sigterm_drains_running_requests(command: Command, client: OpenAI, address: str) -> None:
-    """Running requests finish, new requests get 503, and no process is left."""
+    """Running requests finish, new requests get 503, and no process remains."""
     settings = {"max_tokens": 400, "extra_body": {"ignore_eos": True}}
     assert len(command.processes.alive()) == 5
     begun = threading.Semaphore(0)

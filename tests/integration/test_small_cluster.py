@@ -14,9 +14,9 @@ pytestmark = pytest.mark.integration
 def test_too_small_a_cluster_is_one_line(
     arguments: list[str], tmp_path: Path, cluster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Exit code 2 before anything is made, instead of waiting for CPUs that never come."""
+    """The command exits with code 2 before it makes files, instead of waiting for CPUs."""
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
-    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # look for the node on loopback
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # search the node on loopback
     cpus = os.cpu_count() or 1
     settings = [
         *arguments,

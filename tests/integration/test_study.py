@@ -1,4 +1,4 @@
-"""`hgpo study` as a user runs it: interrupted, resumed, reported."""
+"""`hgpo study` as a user runs it: interrupted, resumed and reported."""
 
 import json
 import signal
@@ -14,9 +14,9 @@ from tests.processes import Command
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 
-@pytest.mark.slow  # minutes; a study runs its trials as a sweep does, see test_sweep.py
+@pytest.mark.slow  # takes minutes; a study runs trials as a sweep does, see test_sweep.py
 def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
-    """Ctrl-C in the second arm keeps the record of the first, which does not run again."""
+    """A study that is interrupted in the second arm resumes without running the first again."""
     base, *overrides = arguments
     settings = dict(word.split("=", 1) for word in [*overrides, ONE_AT_A_TIME])
     settings.pop("iterations")

@@ -1,4 +1,4 @@
-"""`hgpo sweep` as a user runs it: interrupted and resumed, with trials that fail."""
+"""`hgpo sweep` as a user runs it: interrupted, resumed, and with trials that fail."""
 
 import signal
 from pathlib import Path
@@ -20,13 +20,13 @@ def results(folder: Path) -> list[dict]:
 
 
 def sweep(arguments: list[str], tmp_path: Path) -> tuple[Command, Path, Path]:
-    """Start a sweep with two trials, one at a time, and return it with their directories.
+    """Start a sweep of two trials, one at a time; return it with the trials' directories.
 
-    In the second there is one step to a game, so that nothing is won, and it stops early.
+    The second trial has one step per game, so that it wins nothing and is stopped early.
     """
     folder = tmp_path / "sweep"
     settings = ["iterations=2", "evaluation.interval=1", "evaluation.episodes=12", ONE_AT_A_TIME]
-    settings.append("evaluation.splits=[train]")  # on which the small model wins half of the games
+    settings.append("evaluation.splits=[train]")  # the small model wins half of its games
     options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--output={folder}"]
     command = Command([*arguments, *settings, *options], tmp_path / "log.txt", "sweep")
     trials = (f"0{n}-max_steps={limit}-weight_alpha=1-seed=0" for n, limit in ((1, 20), (2, 1)))
@@ -35,7 +35,7 @@ def sweep(arguments: list[str], tmp_path: Path) -> tuple[Command, Path, Path]:
 
 
 def assert_complete(command: Command, second: Path) -> None:
-    """The sweep has ended with all results, and the second trial has stopped early."""
+    """Check that the sweep finishes with all results, and that the second trial stops early."""
     assert command.process.wait(400) == 0, command.log.read_text()
     command.assert_nothing_survives()
     assert "stopped after 1 iterations" in command.log.read_text()
@@ -59,7 +59,7 @@ def test_two_trials(arguments: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.slow  # starts a sweep twice
 def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
-    """Ctrl-C in the second trial keeps the first, which the resumed one is then compared with."""
+    """A sweep that is interrupted in the second trial resumes without running the first again."""
     command, first, second = sweep(arguments, tmp_path)
     command.wait_for(second / "log.txt", 400)
     command.process.send_signal(signal.SIGINT)
@@ -78,9 +78,9 @@ def test_interrupt_then_resume(arguments: list[str], tmp_path: Path) -> None:
     assert (first / "metrics.jsonl").stat().st_mtime == before, "a finished trial ran again"
 
 
-@pytest.mark.slow  # minutes; other tests of the tier run sweeps and trials too
+@pytest.mark.slow  # takes minutes; sweeps and trials of this tier run in other tests too
 def test_trials_that_fail_do_not_block_the_next(arguments: list[str], tmp_path: Path) -> None:
-    """Both trials fail after their first update, and release the CPUs of their policy servers."""
+    """Two trials that fail after their first update both release their CPUs."""
     folder = tmp_path / "sweep"
     options = ["--grid", "policy_server.max_logp_gap=1e-30,2e-30", f"--output={folder}"]
     command = Command([*arguments, ONE_AT_A_TIME, *options], tmp_path / "log.txt", "sweep")

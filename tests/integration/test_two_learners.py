@@ -1,4 +1,4 @@
-"""Several learners, in processes of their own without Ray, against a single one."""
+"""Two learners in separate processes, without Ray, compared with a single learner."""
 
 import functools
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO, separate": {"estimator": "ppo", "critic": "separate"},
     "LoRA": {"lora_rank": 3, "lora_alpha": 6, "kl_coeff": 0.5},
     "offloaded": {"offload_optimizer": True},
-    # So that one learner has no step in any mini-batch.
+    # One learner has no step in any mini-batch.
     "a step each": {"minibatch_size": 1},
     "a response each": {
         "minibatch_size": 1,
@@ -58,7 +58,7 @@ Outcome = tuple[dict[str, Tensor], dict[str, Any], list[dict[str, float]]]
 
 
 def load_double(path: str) -> PreTrainedModel:
-    """In float64, where orders of summation do not show."""
+    """Return the model in float64, where the order of summation does not matter."""
     return load_model(path).double()
 
 
@@ -68,7 +68,7 @@ def make_double_critic(*arguments: Any) -> Critic | None:
 
 
 def use_double() -> None:
-    """For learners built after this, in this process."""
+    """Use float64 for all learners that this process builds from now on."""
     llm_module.load_model = learner_module.load_model = load_double
     llm_module.make_critic = make_double_critic
 
@@ -82,7 +82,7 @@ def double() -> Iterator[None]:
 
 
 def play(path: str, **chosen: Any) -> Outcome:
-    """Parameters and optimizer after some updates, and what each update measured."""
+    """Return parameters and optimizer after some updates, and the metrics of each update."""
     learner = build_learner(path, **COMMON | chosen)
     logged: list[dict[str, float]] = []
     learner._log = logged.append
@@ -90,11 +90,11 @@ def play(path: str, **chosen: Any) -> Outcome:
         learner._weights_seq_no += 1
         columns = make_columns(load_double(path), seed=number)
         generator = torch.Generator().manual_seed(number)
-        for name in ("value", "value_target"):  # read by a critic alone
+        for name in ("value", "value_target"):  # read by a critic only
             columns[name] = torch.randn(len(columns["advantage"]), generator=generator)
         learner._update({DEFAULT_MODULE_ID: columns})
         learner.policy.weights_changed()
-        learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # as the probe after an update
+        learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # like the check after an update
     if learner._settings.shard_parameters and learner._reference is not None:
         assert all(isinstance(p, DTensor) for p in learner._reference.parameters())
     if learner._settings.critic != "none":
@@ -110,14 +110,14 @@ def play(path: str, **chosen: Any) -> Outcome:
 
 @functools.cache
 def play_alone(path: str, name: str) -> Outcome:
-    """What a single learner does, which learners with copies and with shards are compared with."""
+    """Return the outcome of a single learner."""
     return play(path, **CASES[name])
 
 
 def play_with_little_memory(
     path: str, rank: int | None, when: str
 ) -> tuple[dict[str, Tensor], list[dict[str, float]]]:
-    """The first mini-batch is too large for the second learner, or for the only one."""
+    """Return parameters and metrics after an update whose first mini-batch runs out of memory."""
 
     def run_out(*_: Any) -> None:
         hook.remove()
@@ -137,7 +137,7 @@ def play_with_little_memory(
 
 
 def note_reductions(path: str) -> list[list[bool]]:
-    """Whether each bucket was reduced inside of a backward pass, by mini-batch."""
+    """Return, by mini-batch, whether each bucket was reduced within a backward pass."""
     learner = build_learner(path, **COMMON | {"micro_batch_tokens": 10})
     mini_batches: list[list[bool]] = []
     begin, reduce_next = learner._gradients.begin, learner._gradients._reduce_next
@@ -157,12 +157,12 @@ def note_reductions(path: str) -> list[list[bool]]:
 
 
 def work(rank: int, folder: str, port: int) -> None:
-    """One of several learners; the first writes what came out."""
+    """Run one learner in all cases; the first writes the outcomes."""
     torch.set_num_threads(1)
-    gradients.BUCKET_BYTES = 2**14  # the model has more of them
+    gradients.BUCKET_BYTES = 2**14  # the model is larger
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=LEARNERS)
-    for sharded in (False, True):  # autocast leaves float64 as it is
+    for sharded in (False, True):  # before float64, which autocast does not convert
         outcome = play(f"{folder}/model", shard_parameters=sharded, compute_dtype="bfloat16")
         if rank == 0:
             torch.save(outcome, f"{folder}/bfloat16-{sharded}.pt")
@@ -181,7 +181,7 @@ def work(rank: int, folder: str, port: int) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Outcomes of two learners in all cases."""
+    """Return a folder with the outcomes of two learners in all cases."""
     folder = tmp_path_factory.mktemp("learners")
     (folder / "model").mkdir()
     save_tiny_model(folder / "model")
@@ -192,7 +192,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("sharded", [False, True], ids=["copies", "sharded"])
 @pytest.mark.parametrize("name", CASES)
 def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bool) -> None:
-    """Parameters, optimizer and metrics after three updates, with uneven shares."""
+    """Two learners have a single one's parameters, optimizer and metrics after three updates."""
     state, optimizer, logged = torch.load(folder / f"{name}-{sharded}.pt", weights_only=False)
     alone, alone_optimizer, alone_logged = play_alone(str(folder / "model"), name)
     assert state.keys() == alone.keys()
@@ -207,7 +207,7 @@ def test_two_learners_are_one(folder: Path, double: None, name: str, sharded: bo
 
 
 def test_shards_in_bfloat16(folder: Path) -> None:
-    """With shards or copies, also of the reference, two learners do the same in bfloat16."""
+    """In bfloat16, sharded and unsharded learners have the same parameters and metrics."""
     copies, shards = (
         torch.load(folder / f"bfloat16-{sharded}.pt", weights_only=False)
         for sharded in (False, True)
@@ -223,7 +223,7 @@ def test_shards_in_bfloat16(folder: Path) -> None:
 def test_a_mini_batch_too_large_for_one_is_skipped_by_all(
     folder: Path, double: None, when: str
 ) -> None:
-    """Also if some of its gradients are being summed by then."""
+    """All learners skip the mini-batch, even if some of its gradients are being summed already."""
     alone, (alone_logged,) = play_with_little_memory(str(folder / "model"), None, when)
     assert alone_logged["skipped_batches"] == 1
     for rank in range(LEARNERS):
@@ -237,7 +237,7 @@ def test_a_mini_batch_too_large_for_one_is_skipped_by_all(
 
 @pytest.mark.parametrize("rank", range(LEARNERS))
 def test_gradients_are_summed_during_the_last_backward_pass(folder: Path, rank: int) -> None:
-    """Each bucket once in a mini-batch, whatever the number of passes."""
+    """Each bucket is reduced once per mini-batch, during the last backward pass."""
     mini_batches = torch.load(folder / f"reductions-{rank}.pt", weights_only=False)
     (buckets,) = {len(inside) for inside in mini_batches}
     assert len(mini_batches) > 1

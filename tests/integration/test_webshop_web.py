@@ -1,4 +1,4 @@
-"""`hgpo play … --web` in a real browser, as a person starts it."""
+"""`hgpo play … --web` in a real browser, as a user starts it."""
 
 import html
 import re
@@ -23,7 +23,7 @@ ADDRESS = r"http://127\.0\.0\.1:\d+"
 
 @contextmanager
 def served(log: Path, *words: object) -> Iterator[str]:
-    """Run `hgpo play` on a free port; give its address, and end it as Ctrl+C does."""
+    """Run `hgpo play` on a free port; yield its address, and end it with SIGINT."""
     with Command([*map(str, words), "--web", "--port", "0"], log, "play") as command:
         found = command.wait_until(lambda: re.match(ADDRESS, log.read_text()), 60)
         yield found[0]
@@ -33,13 +33,13 @@ def served(log: Path, *words: object) -> Iterator[str]:
 
 
 def send(address: str, **form: str) -> str:
-    """Send a form as the browser would; return the address of the page that follows."""
+    """Send a form as a browser does; return the address of the next page."""
     with urllib.request.urlopen(address, urlencode(form).encode()) as response:
         return str(response.url)
 
 
 def test_shopping(browser: Browser, tmp_path: Path) -> None:
-    """Actions of a page arrive as the browser reads them back from it."""
+    """Actions with special characters survive the round trip through the page."""
     with served(
         tmp_path / "log.txt", "webshop", "--data", write_store(tmp_path / "data")
     ) as address:

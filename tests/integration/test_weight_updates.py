@@ -1,4 +1,4 @@
-"""New weights in a policy server of two replicas: what they answer, and what is kept."""
+"""Weight updates of a policy server with two replicas: responses and memory."""
 
 import copy
 import time
@@ -31,25 +31,25 @@ from tests.integration.weights import reference_logp
 from tests.processes import wait_until
 
 pytestmark = pytest.mark.integration
-# Longer than a block of the KV cache, 128 tokens on a CPU: their beginning is found there again.
+# Longer than a block of the KV cache, 128 tokens on a CPU, so that prefixes are cached.
 PROMPTS = [list(range(40 + shift, 240 + shift)) for shift in range(4)]
-LONG = 300  # tokens at most of responses that an update meets under way
+LONG = 300  # maximum number of tokens of responses that an update interrupts
 
 
 class NamedReplica(deployment.PolicyReplica):
-    """Says which replica it is; its mode can be set, which saves starting three servers."""
+    """A replica that returns its name, and whose update mode can be set to save server starts."""
 
     async def name(self) -> str:
-        """Serve's id."""
+        """Return Serve's id of the replica."""
         return serve.get_replica_context().replica_id.unique_id
 
     async def set_mode(self, mode: UpdateMode) -> None:
-        """As if the server had been started with it."""
+        """Set the update mode, as if the server had been started with it."""
         self.update_mode = mode
 
 
 class Learner:
-    """A model that changes with each update."""
+    """A model whose weights change with each update."""
 
     def __init__(self, path: str) -> None:
         self.model = load_model(path)
@@ -57,7 +57,7 @@ class Learner:
         self.noise = torch.Generator().manual_seed(0)
 
     def update(self) -> WeightTag:
-        """New weights, near the old ones."""
+        """Change the weights a little and publish them."""
         with torch.no_grad():
             for parameter in self.model.parameters():
                 change = torch.randn(parameter.shape, generator=self.noise)
@@ -67,11 +67,11 @@ class Learner:
 
 @pytest.fixture(scope="module")
 def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
-    """Handle of a server with two replicas, beside that of the algorithm."""
+    """Yield the handle of a server with two replicas."""
     settings = run_config.policy_server.model_copy(update={"num_replicas": 2, "replica_cpus": 0})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server_module, "PolicyReplica", NamedReplica)
-        # After 0.1 s, Serve sends a request to the other replica, which a busy machine exceeds.
+        # By default, Serve switches to the other replica after 0.1 s, which is short if busy.
         patch.setattr(ConsistentHashRouter, "queue_len_response_deadline_s", 60.0)
         start = server_module.PolicyServer(run_config.model, run_config.agent, settings, seed=1)
         with start as running:
@@ -80,7 +80,7 @@ def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def sessions(server: Any) -> list[str]:
-    """A session for each replica; each stays with its own."""
+    """Return one session per replica; requests of a session go to the same replica."""
     replicas: dict[str, str] = {}
     for number in range(100):
         session = f"group-{number}"
@@ -94,7 +94,7 @@ def sessions(server: Any) -> list[str]:
 
 @pytest.fixture
 def learner(run_config: RunConfig) -> Learner:
-    """A learner with the weights that the server started with, and a name of its own."""
+    """Return a learner with the server's starting weights and its own publisher."""
     return Learner(str(run_config.model.model_path))
 
 
@@ -103,14 +103,14 @@ def ask(server: Any, session: str, tag: WeightTag, tokens: int = 16) -> list[Gen
 
 
 def start(server: Any, session: str, tag: WeightTag, tokens: int) -> Any:
-    """A call that is under way."""
+    """Start a call and return it."""
     prompts = [Prompt(ids, seed) for seed, ids in enumerate(PROMPTS)]
     sampling = Sampling(1.0, max_tokens=tokens, stop_token_ids=())
     return server.options(session_id=session).generate.remote(prompts, sampling, tag)
 
 
 def gap(model: PreTrainedModel, answers: list[Generation]) -> float:
-    """Largest difference of log-probabilities."""
+    """Return the largest difference of log-probabilities."""
     return max(
         float(np.abs(reference_logp(model, ids, answer.token_ids) - answer.logp).max())
         for ids, answer in zip(PROMPTS, answers, strict=True)
@@ -118,7 +118,7 @@ def gap(model: PreTrainedModel, answers: list[Generation]) -> float:
 
 
 def stored_bytes() -> int:
-    """What Ray's object store holds on this node."""
+    """Return the bytes used in Ray's object store on this node."""
     node = ray.nodes()[0]
     stats = node_stats(node["NodeManagerAddress"], node["NodeManagerPort"])
     return stats.store_stats.object_store_bytes_used
@@ -127,7 +127,7 @@ def stored_bytes() -> int:
 def test_both_replicas_equal_the_learner_after_every_update(
     server: Any, sessions: list[str], learner: Learner
 ) -> None:
-    """Five updates. The weights before are far away; versions without a tag are freed."""
+    """Both replicas follow five updates, and the object store frees versions without a tag."""
     for session in sessions:
         answers = ask(server, session, STARTING_WEIGHTS)
         assert {answer.version for answer in answers} == {STARTING_WEIGHTS.version}
@@ -201,7 +201,7 @@ def test_responses_under_way(
         "abort": (new.version,),
         "keep": (old.version, new.version),
     }
-    # A response may have ended before the update.
+    # A response may have finished before the update.
     assert expected_of_mode[mode] in drawn_by
     assert drawn_by <= {expected_of_mode[mode], (old.version,)}
 
@@ -209,7 +209,7 @@ def test_responses_under_way(
 def test_a_cancelled_request_leaves_no_half_update(
     server: Any, sessions: list[str], learner: Learner
 ) -> None:
-    """The update that it asked for is done all the same."""
+    """The weight update of a cancelled request is completed."""
     for _ in range(3):
         tag = learner.update()
         call = start(server, sessions[0], tag, LONG)

@@ -1,4 +1,4 @@
-"""Helpers of tests that change weights, and of those that compare responses."""
+"""Helpers for tests that update weights or compare responses."""
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ def responses(trajectories: list[Trajectory]) -> list[tuple[str, int, list[list[
 def reference_logp(
     model: PreTrainedModel, prompt: list[int], response: np.ndarray, temperature: float = 1.0
 ) -> np.ndarray:
-    """Return the log-probabilities of a response, computed by HuggingFace alone."""
+    """Return the log-probabilities of a response, computed by HuggingFace."""
     with torch.no_grad():
         logits = model(input_ids=torch.tensor([prompt + response.tolist()])).logits[0]
     predicting = (logits.float() / temperature).log_softmax(-1)[len(prompt) - 1 : -1]

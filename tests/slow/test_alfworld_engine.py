@@ -1,4 +1,4 @@
-"""The fast engine against TextWorld's own on a hundred games: half an hour, `pytest -m slow`."""
+"""The fast engine against TextWorld's own on a hundred games. Half an hour: `pytest -m slow`."""
 
 import tarfile
 from pathlib import Path
@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
 
 
 def test_answers_are_the_same_and_come_much_faster(tmp_path: Path) -> None:
-    """On 40 official and 60 generated games, by three policies, to the end of each episode."""
+    """Observations are equal on 40 official and 60 generated games with three policies."""
     if not ALFWORLD_ARCHIVE.is_file():
         pytest.skip("the archive of official ALFWorld games is not here")
     with tarfile.open(ALFWORLD_ARCHIVE) as archive:

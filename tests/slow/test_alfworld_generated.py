@@ -1,4 +1,4 @@
-"""Sixty generated games of every task type are won by their plans: `pytest -m slow`."""
+"""Oracle plans win sixty generated games of every task type: `pytest -m slow`."""
 
 import json
 from collections import Counter, defaultdict
@@ -16,7 +16,7 @@ GAMES, SCENES = 60, 10  # per task type
 
 
 def test_oracle_plans_win_through_the_environment(tmp_path: Path) -> None:
-    """Every game of every task type, in at least ten scenes each, all rooms and sizes."""
+    """The recorded plan wins every game of every task type, in at least ten scenes each."""
     generate(tmp_path / "games", GenerationSpec(seed=3, splits={"train": GAMES * len(TASK_TYPES)}))
     env = gymnasium.make("hgpo/ALFWorld-v0", data=tmp_path / "games", split="train")
     won: Counter[str] = Counter()

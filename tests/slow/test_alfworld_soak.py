@@ -1,4 +1,4 @@
-"""20,000 episodes in one process leave nothing behind: run with `pytest -m slow`."""
+"""Memory and file handles over 20,000 episodes in one process: `pytest -m slow`."""
 
 import os
 import random
@@ -25,7 +25,7 @@ OFFICIAL_GAMES = 6
 
 @pytest.fixture(scope="module")
 def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return nine small generated games and, where the archive is, some official ones."""
+    """Return nine small generated games and, if the archive exists, some official ones."""
     out = tmp_path_factory.mktemp("soak")
     generate(out / "generated", GENERATED)
     found = [game for s in GENERATED.splits for game in find_games(out / "generated", s)]
@@ -42,7 +42,7 @@ def games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 def test_memory_and_file_handles_stay_as_they_are(games: list[Path]) -> None:
-    """What 20,000 episodes hold at most is within 10 % of what 1,000 held."""
+    """The memory over 20,000 episodes stays within 10 % of that after 1,000 episodes."""
     rng = random.Random(0)
     env = ALFWorldEnv(games[0].parents[4], max_steps=8)
     _play(env, games, rng, FIRST)
@@ -75,6 +75,6 @@ def _resident_memory() -> float:
 
 
 def _open_files() -> list[str]:
-    """Return what this process has open, without the listing itself."""
+    """Return this process's open files, without the directory handle of the listing."""
     links = list(Path("/proc/self/fd").iterdir())
     return sorted(str(link.readlink()) for link in links if link.is_symlink())

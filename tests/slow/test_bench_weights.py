@@ -1,4 +1,4 @@
-"""Updates of the 135M model are right; `hgpo bench rollout` prints their seconds."""
+"""Weight updates of the 135M model, as `hgpo bench rollout` measures them."""
 
 import importlib.util
 from pathlib import Path
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 def test_served_equals_learner_after_each_update(tmp_path: Path) -> None:
-    """Log-probabilities agree, and weights are published before the first token."""
+    """Log-probabilities agree after each update, and publishing precedes the first token."""
     model = ModelSettings(model_path=str(smollm2_directory(tmp_path)), dtype="float32")
     with ray_cluster(RunConfig()):
         updates = bench_weights(model, PolicyServerSettings(), updates=5)

@@ -1,4 +1,4 @@
-"""torch.compile changes no gradient. `pytest -m slow` (needs a C++ compiler on a CPU)."""
+"""torch.compile does not change gradients. `pytest -m slow` (needs a C++ compiler on a CPU)."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""Engines that die or hang, and processes of Ray that are lost beside them, at a policy server.
+"""Engines that die or hang, and lost processes of Ray, while a policy server runs.
 
 Real Ray, Serve and vLLM with a tiny random model. Each test prints how long it took.
 """
@@ -41,7 +41,7 @@ SAMPLING = Sampling(1.0, max_tokens=64, stop_token_ids=())
 
 
 def tiny_model(folder: Path) -> Qwen2ForCausalLM:
-    """A random model, saved."""
+    """Save and return a random model."""
     config = Qwen2Config(
         vocab_size=64,
         hidden_size=64,
@@ -57,7 +57,7 @@ def tiny_model(folder: Path) -> Qwen2ForCausalLM:
 
 
 class Server:
-    """A policy server, asked as rollouts ask it."""
+    """A policy server with a client that works as rollouts do."""
 
     def __init__(self, app: str, model: Qwen2ForCausalLM) -> None:
         self.app = app
@@ -66,14 +66,14 @@ class Server:
         self.publisher = WeightPublisher(torch.float32, object_store)
 
     def publish(self) -> WeightTag:
-        """New weights."""
+        """Publish new weights."""
         with torch.no_grad():
             self.model.model.norm.weight.mul_(1.01)
         state = checkpoint_form(self.model.state_dict(), self.model.config)
         return self.publisher.publish(state)
 
     def play(self, weights: WeightTag, during: Callable[[], None], episodes: int = 32) -> float:
-        """Play episodes of 10 turns, call `during` meanwhile, and return the total seconds."""
+        """Play episodes of 10 turns and call `during` while they run; return the total seconds."""
         client = PolicyClient(self.replicas, SAMPLING, weights)
 
         async def episode(number: int) -> list[str]:
@@ -95,7 +95,7 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all tests but the last."""
+    """Yield a server for all tests but the last one."""
     folder = tmp_path_factory.mktemp("model")
     random = tiny_model(folder)
     model = ModelSettings(model_path=str(folder), dtype="float32")
@@ -106,7 +106,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def find(name: str) -> psutil.Process:
-    """The process below this one that has the name in its title; waits until there is one."""
+    """Wait until exactly one child process has the name in its title; return it."""
 
     def only() -> list[psutil.Process]:
         below = psutil.Process().children(recursive=True)
@@ -124,7 +124,7 @@ def find(name: str) -> psutil.Process:
 def test_requests_survive_their_engine(
     server: Server, number: signal.Signals, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The replica is replaced; prompts are asked again, and the console says why."""
+    """The replica is replaced, its prompts are retried, and the log has the reason in one line."""
     weights = server.publish()
     usual = server.play(weights, lambda: None)
     engine, replica = find(ENGINE), find(REPLICA)
@@ -137,7 +137,7 @@ def test_requests_survive_their_engine(
 
 
 def test_an_engine_that_hangs_while_it_loads_weights(server: Server) -> None:
-    """Requests wait for the update meanwhile, and get the new weights from the next replica."""
+    """Requests that wait for the update succeed with the new weights on the next replica."""
     engine, replica = find(ENGINE), find(REPLICA)
     engine.suspend()
     seconds = server.play(server.publish(), lambda: None)
@@ -159,7 +159,7 @@ def test_a_replica_that_is_killed_takes_its_engine_with_it(server: Server) -> No
 
 
 def test_the_loss_of_the_owner_liveness_actor_ends_nothing(server: Server) -> None:
-    """Ray starts it again; replica and engine are the same as before."""
+    """Ray restarts the actor, and replica and engine keep running."""
     engine, replica, owner = find(ENGINE), find(REPLICA), find(OWNER)
     server.play(server.publish(), owner.kill)
     assert find(OWNER) != owner
@@ -169,7 +169,7 @@ def test_the_loss_of_the_owner_liveness_actor_ends_nothing(server: Server) -> No
 
 
 def serve_until_killed(folder: str) -> None:
-    """A policy server in a Ray of its own, by a driver that notices nothing."""
+    """Run a policy server in its own Ray, with a driver that does not react to losses."""
     model = ModelSettings(model_path=folder, dtype="float32")
     with ray_cluster(RunConfig()), PolicyServer(model, AGENT, PolicyServerSettings()):
         print("serving", flush=True)
@@ -178,7 +178,7 @@ def serve_until_killed(folder: str) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "seconds"),
-    # A raylet waits 60 s for the GCS to come back, then it ends.
+    # A raylet waits 60 s for a lost GCS before it exits.
     [("raylet/raylet", 20), ("gcs/gcs_server", 90)],
     ids=["raylet", "GCS"],
 )
@@ -205,4 +205,4 @@ def test_no_engine_outlives_ray(tmp_path: Path, victim: str, seconds: float) -> 
     finally:
         driver.kill()
         driver.wait()
-        processes.assert_none()  # the clean-up of its Ray session ends what is left
+        processes.assert_none()  # the clean-up of its Ray session ends the remaining processes

@@ -1,7 +1,7 @@
-"""Env runners on two Ray nodes: a runner, a replica, both and a node are lost in an iteration.
+"""Env runners on two Ray nodes: losing a runner, a replica, both, and a whole node.
 
-The engine computes one request at a time here. Then responses, and so weights, do not depend on
-what else is played, and a run can be compared with an undisturbed one.
+The engine computes one request at a time. So responses and weights do not depend on the other
+episodes, and a run can be compared with an undisturbed one.
 """
 
 import os
@@ -33,7 +33,7 @@ ONE_BY_ONE = ("policy_server.max_num_seqs=1", "policy_server.enable_prefix_cachi
 
 
 def episodes(folder: Path, iteration: int) -> list[dict[str, Any]]:
-    """All that was recorded, except times and the name of the run in weight versions."""
+    """Return the recorded episodes, without times and the run's name in weight versions."""
     (run,) = folder.glob("alfworld_pocket-*")
     unpacked = folder / f"{iteration}.jsonl"
     with unpacked.open("wb") as file:
@@ -47,14 +47,14 @@ def episodes(folder: Path, iteration: int) -> list[dict[str, Any]]:
 
 
 def train(arguments: list[str], folder: Path, *settings: str) -> None:
-    """Train on this machine alone, to the end."""
+    """Train to the end without a cluster."""
     folder.mkdir()
     command = Command([*arguments, *settings, f"output={folder}"], folder / "log.txt")
     assert command.process.wait(900) == 0, command.log.read_text()
 
 
 def test_the_number_of_env_runners_changes_nothing(arguments: list[str], tmp_path: Path) -> None:
-    """Two iterations, to the last bit of the log-probabilities and advantages."""
+    """Two iterations have identical log-probabilities and advantages for 0, 1 and 3 runners."""
     found = {}
     for count in (0, 1, 3):
         folder = tmp_path / f"{count}"
@@ -72,7 +72,7 @@ def test_nothing_is_lost_with_an_env_runner_a_replica_or_a_node(
     start_node: Callable[[str, list[str]], Node],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every iteration has the episodes of an undisturbed run without env runners."""
+    """Every iteration has the same episodes as an undisturbed run without env runners."""
     head = start_node(HEAD, ["--num-cpus=1"])
     rollout = start_node(ROLLOUT, ["--num-cpus=2", '--resources={"rollout": 1}'])
     together = tmp_path / "together"

@@ -1,6 +1,6 @@
-"""Each process of a run is lost in turn, and so is its disk: docs/reliability.md. `pytest -m slow`.
+"""A run loses each of its processes and its disk: docs/reliability.md. `pytest -m slow`.
 
-One run goes through all of it, in the order of this file: it is resumed after each end.
+All tests but the last use one run, in the order of this file, and resume it after each end.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ LEARNER = "ray::_WrappedExecutable"
 
 @pytest.fixture(scope="module")
 def disk() -> Iterator[Path]:
-    """A small file system of its own, or a folder where that is not allowed."""
+    """Yield a folder on a small file system, or a plain folder where mounting is not allowed."""
     folder = Path(tempfile.mkdtemp(prefix="disk"))
     mount = ["mount", "-t", "tmpfs", "-o", "size=200m", "tmpfs", str(folder)]
     mounted = subprocess.run(mount, capture_output=True, check=False).returncode == 0
@@ -43,7 +43,7 @@ def disk() -> Iterator[Path]:
 
 @pytest.fixture(scope="module", autouse=True)
 def temporary() -> Iterator[Path]:
-    """Where commands keep temporary files. A short path: those of sockets are limited."""
+    """Yield the folder for commands' temporary files, with a path short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="t"))
     before = os.environ.get("TMPDIR")
     os.environ["TMPDIR"] = str(folder)
@@ -56,7 +56,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def run(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that has finished an iteration, and would go on for many."""
+    """Return a run that has finished one iteration and is set to continue for many."""
     folder = tmp_path_factory.mktemp("first")
     places = [f"cache={folder / 'cache'}", f"output={disk}"]
     settings = ["iterations=1", "checkpoint_interval=1", "policy_server.max_outage_s=300"]
@@ -68,14 +68,14 @@ def run(disk: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def change(run: Path, old: str, new: str) -> None:
-    """Another setting from the next resumption on."""
+    """Change a setting for the next time the run is resumed."""
     config = (run / "config.yaml").read_text()
     assert config.count(old) == 1
     (run / "config.yaml").write_text(config.replace(old, new))
 
 
 def iterations(run: Path) -> int:
-    """As many as are written; none twice and none left out. A full disk cuts the last line."""
+    """Return the number of iterations in metrics.jsonl; fail if one is missing or repeated."""
     numbers = [row["iteration"] for row in read_jsonl(run / "metrics.jsonl")]
     assert numbers == list(range(1, len(numbers) + 1))
     return len(numbers)
@@ -83,7 +83,7 @@ def iterations(run: Path) -> int:
 
 @contextlib.contextmanager
 def resumed(run: Path, log: Path) -> Iterator[Command]:
-    """The run goes on, by two iterations, after at most one that is lost."""
+    """Resume the run, which may lose one iteration, and wait for two more."""
     before = iterations(run)
     with Command(["--resume", str(run)], log) as command:
         command.wait_until(lambda: "resumed after iteration" in log.read_text(), PATIENCE_S)
@@ -94,12 +94,12 @@ def resumed(run: Path, log: Path) -> Iterator[Command]:
 
 
 def wait_for_iterations(command: Command, run: Path, count: int) -> None:
-    """Lines are appended whole, so that the file can be read while the run goes on."""
+    """Wait for iterations in metrics.jsonl, whose lines are appended atomically."""
     command.wait_until(lambda: len(rows(run / "metrics.jsonl")) >= count, PATIENCE_S)
 
 
 def find(command: Command, name: str) -> psutil.Process:
-    """The first process of a name, or a title that begins so."""
+    """Return the first process with this name, or with a title that starts with it."""
     for process in command.processes.alive():
         title = " ".join(process.cmdline())
         if process.name() == name or title.startswith(name):
@@ -108,8 +108,8 @@ def find(command: Command, name: str) -> psutil.Process:
 
 
 def assert_nothing_is_left(command: Command, temporary: Path, run: Path) -> None:
-    """After a minute there is no process, no session of Ray's, and nothing half written."""
-    command.assert_nothing_survives(60)  # the clean-up is one of them
+    """Check that no process, no Ray session and no partial file remains after a minute."""
+    command.assert_nothing_survives(60)  # including the clean-up process
     assert list(temporary.rglob("session_[0-9]*")) == []
     assert list(temporary.glob("hgpo-[!0-9]*")) == []
     assert [path for path in run.iterdir() if "partial" in path.name] == []
@@ -121,9 +121,9 @@ def stop(command: Command) -> None:
 
 
 def new_lines(command: Command, before: str) -> list[str]:
-    """What a command has printed since, without the lines of iterations.
+    """Return the lines that a command has printed since, without those about iterations.
 
-    The games are easy: in some iterations all episodes win, and the command says so.
+    The games are easy: in some iterations all episodes win, which the command reports.
     """
     lines = command.log.read_text()[len(before) :].splitlines()
     iteration_lines = re.compile(r" +\d|.* update \d+: nothing to learn from, all advantages are 0")
@@ -131,7 +131,7 @@ def new_lines(command: Command, before: str) -> list[str]:
 
 
 def test_a_run_survives_lost_processes(run: Path, temporary: Path, tmp_path: Path) -> None:
-    """All of them in one run, each between two iterations that it finishes."""
+    """The run continues after the loss of each of these processes, one after the other."""
     names = ("VLLM::EngineCore", "ray::ServeReplica", "ray::ServeController", "ray::OwnerLiveness")
     with resumed(run, tmp_path / "log.txt") as command:
         for name in names:
@@ -146,7 +146,7 @@ def test_a_run_survives_lost_processes(run: Path, temporary: Path, tmp_path: Pat
 
 
 def test_an_engine_that_hangs(run: Path, temporary: Path, tmp_path: Path) -> None:
-    """It is detected and replaced, and the console logs this with the time."""
+    """A hanging engine is detected and replaced, and the log has a line with the time."""
     with resumed(run, tmp_path / "log.txt") as command:
         done, begun = iterations(run), time.monotonic()
         engine = find(command, "VLLM::EngineCore")
@@ -161,7 +161,7 @@ def test_an_engine_that_hangs(run: Path, temporary: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["raylet", "gcs_server"])
 def test_losses_that_end_a_run(name: str, run: Path, temporary: Path, tmp_path: Path) -> None:
-    """Within a minute, with one line that says how to go on."""
+    """The run ends within a minute, with one line that has the command to resume it."""
     with resumed(run, tmp_path / "log.txt") as command:
         assert_one_line_at_the_end(command, name, run)
         assert_nothing_is_left(command, temporary, run)
@@ -171,13 +171,13 @@ def assert_one_line_at_the_end(command: Command, name: str, run: Path) -> None:
     before = command.log.read_text()
     find(command, name).kill()
     assert command.process.wait(60) == 1, command.log.read_text()
-    # The raylet, where it is left, reports every worker that is lost: with reasons such as memory.
+    # If the raylet still runs, it reports every lost worker with possible reasons such as memory.
     (said,) = [line for line in new_lines(command, before) if "(raylet)" not in line]
     assert f"continue with: hgpo train --resume {run}" in said
 
 
 def test_a_lost_learner(run: Path, temporary: Path, tmp_path: Path) -> None:
-    """One of two, in processes of their own."""
+    """The loss of one of two learner processes ends the run with one line."""
     change(run, "num_learners: 0", "num_learners: 2")
     change(run, "replica_cpus: 1\n", "replica_cpus: 0\n")
     try:
@@ -191,14 +191,14 @@ def test_a_lost_learner(run: Path, temporary: Path, tmp_path: Path) -> None:
 
 def test_a_killed_command(run: Path, temporary: Path, tmp_path: Path) -> None:
     with resumed(run, tmp_path / "log.txt") as command:
-        command.survivors()  # remembers which processes there are
+        command.survivors()  # finds the processes before their parent ends
         command.process.kill()
         command.process.wait()
         assert_nothing_is_left(command, temporary, run)
 
 
 def test_a_full_disk(run: Path, disk: Path, temporary: Path, tmp_path: Path) -> None:
-    """The run ends with one line, and goes on when there is room again (in the next test)."""
+    """The run ends with one line, and can be resumed once there is space (in the next test)."""
     if not disk.is_mount():
         pytest.skip("no file system can be mounted here")
     with resumed(run, tmp_path / "log.txt") as command:
@@ -216,7 +216,7 @@ def test_a_full_disk(run: Path, disk: Path, temporary: Path, tmp_path: Path) -> 
 
 
 def fill(file: Path) -> None:
-    """Write until nothing more can be written."""
+    """Fill the disk to the last byte."""
     with file.open("wb", buffering=0) as stream:
         for size in (1 << 20, 1 << 12, 1):
             with contextlib.suppress(OSError):
@@ -232,7 +232,7 @@ def test_the_run_is_whole(run: Path, temporary: Path, tmp_path: Path) -> None:
 
 
 def test_a_killed_trial(temporary: Path, tmp_path: Path) -> None:
-    """The sweep goes on with the others, says why one failed, and resumes that one."""
+    """The other trial finishes, the log names the reason, and the killed trial can be resumed."""
     folder = tmp_path / "sweep"
     places = [f"cache={tmp_path / 'cache'}", f"--output={folder}", f"output={tmp_path / 'runs'}"]
     settings = [*SMALL, "iterations=2", "checkpoint_interval=1", ONE_AT_A_TIME, *places]

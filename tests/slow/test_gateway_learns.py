@@ -1,4 +1,4 @@
-"""An agent in another process learns through the gateway: minutes, run with `pytest -m slow`."""
+"""An agent in another process learns through the gateway. Takes minutes: `pytest -m slow`."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "tuned_examples" / "alfworld_six_games.yaml"
 
 
 def test_success_rises_by_ten_points(tmp_path: Path) -> None:
-    """On six games, which the agent plays with TextWorld's own engine and its own prompts."""
+    """An external agent with its own engine and prompts learns six games."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     changes = [f"cache={tmp_path / 'cache'}", f"output={tmp_path}", "iterations=12"]

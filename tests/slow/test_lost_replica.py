@@ -1,4 +1,4 @@
-"""A replica that dies under a rollout. `pytest -m slow`."""
+"""A replica that dies during a rollout. `pytest -m slow`."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def replica_processes(algorithm: HGPO) -> list[int]:
-    """Ids of the processes that Serve has named after the algorithm's application."""
+    """Return the ids of the processes of this algorithm's replicas."""
     return [
         int(folder.name)
         for folder in Path("/proc").glob("[0-9]*")
@@ -29,8 +29,8 @@ def replica_processes(algorithm: HGPO) -> list[int]:
 
 
 def test_a_killed_replica_costs_no_step(algorithm: HGPO) -> None:
-    """Its prompts are asked again, of a new one that answers under the present weights."""
-    algorithm.train()  # the present weights are not those that a replica starts with
+    """The prompts of a killed replica are retried on a new one with the current weights."""
+    algorithm.train()  # now the weights differ from those with which a replica starts
     (replica,) = replica_processes(algorithm)
 
     def kill() -> None:

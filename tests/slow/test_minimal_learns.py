@@ -1,4 +1,4 @@
-"""examples/hgpo_minimal.py learns its six games: minutes long, run with `pytest -m slow`."""
+"""examples/hgpo_minimal.py learns its six games. Takes minutes: `pytest -m slow`."""
 
 import os
 import re
@@ -16,7 +16,10 @@ LINE = re.compile(r"iteration +(\d+): success +(\d+)%, \d+ steps, KL [\d.]+")
 
 
 def test_success_on_the_six_games_rises(tmp_path: Path) -> None:
-    """In ten iterations; seeds 0 and 1 rose from 33 and 42 % to 65 and 71 % in five."""
+    """The success rate rises by 15 points in ten iterations.
+
+    In five iterations, seeds 0 and 1 rose from 33 and 42 % to 65 and 71 %.
+    """
     command = [sys.executable, ROOT / "examples" / "hgpo_minimal.py", "--iterations", "10"]
     done = subprocess.run(
         command,

@@ -1,4 +1,4 @@
-"""PPO with a critic through the whole loop, and resumed. `pytest -m slow`."""
+"""PPO with a critic in whole and resumed runs. `pytest -m slow`."""
 
 import gzip
 import json
@@ -23,12 +23,12 @@ PPO = ("algorithm.estimator=ppo", "learner.value_clip=null", "learner.critic_lr=
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Games and a small clone for all runs."""
+    """Return a folder in which runs share games and a small clone."""
     return tmp_path_factory.mktemp("cache")
 
 
 def train(cache: Path, output: Path, *settings: str) -> Path:
-    """Run `hgpo train` to its end; returns its directory."""
+    """Run `hgpo train` to its end; return the run directory."""
     shared = [str(EXAMPLE), *SMALL, *PPO, f"cache={cache}", f"output={output}"]
     command = Command([*shared, *settings], output.with_suffix(".txt"))
     assert command.process.wait(900) == 0, command.log.read_text()
@@ -36,7 +36,7 @@ def train(cache: Path, output: Path, *settings: str) -> Path:
 
 
 def advantages_of_values_0(run: Path) -> tuple[list[float], list[float]]:
-    """Advantages of the first iteration, as recorded and as they are where the critic says 0."""
+    """Return the first iteration's advantages: as recorded, and computed for values of 0."""
     with gzip.open(run / "episodes" / "iteration_0001.jsonl.gz", "rt") as lines:
         episodes = [json.loads(line) for line in lines]
     lengths = [len(episode["steps"]) for episode in episodes]
@@ -53,7 +53,7 @@ def advantages_of_values_0(run: Path) -> tuple[list[float], list[float]]:
 
 
 def check(metrics: list[dict[str, Any]]) -> None:
-    """The critic's numbers are there and make sense."""
+    """Check that the critic's metrics exist and are plausible."""
     for row in metrics:
         assert 0 < row["value_loss"] < 100
         assert 0 < row["critic_grad_norm"] < math.inf
@@ -65,7 +65,7 @@ def check(metrics: list[dict[str, Any]]) -> None:
 
 
 def test_a_head_on_the_policy(cache: Path, tmp_path: Path) -> None:
-    """Two iterations; the records have the learner's advantages, and no critic is published."""
+    """Recorded advantages are those of the learner, and the checkpoint has no critic."""
     run = train(cache, tmp_path / "head", "iterations=2", "learner.critic=head")
     check(rows(run / "metrics.jsonl"))
     got, expected = advantages_of_values_0(run)
@@ -77,7 +77,7 @@ def test_a_head_on_the_policy(cache: Path, tmp_path: Path) -> None:
 
 
 def test_a_separate_critic_resumed(cache: Path, tmp_path: Path) -> None:
-    """One iteration and one more are two, number for number: the critic is restored."""
+    """One iteration and a resumed one equal two, since the critic is restored."""
     critic = (*ALONE, "learner.critic=separate")
     whole = train(cache, tmp_path / "whole", "iterations=2", *critic)
     expected = results(whole)

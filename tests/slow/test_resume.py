@@ -1,4 +1,4 @@
-"""A killed run, resumed, equals one that was not: number for number. `pytest -m slow`."""
+"""A killed and resumed run has the same results as an uninterrupted one. `pytest -m slow`."""
 
 import os
 import time
@@ -12,8 +12,8 @@ from tests.integration.runs import rows, run_of
 from tests.processes import Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-# An engine that computes one request at a time, whole, whatever was asked before: what shares a
-# batch, and what of a prompt is cached, changes the last bits of its log-probabilities.
+# The engine computes one request at a time, without a prefix cache: batches and cached prefixes
+# would change the last bits of its log-probabilities.
 ALONE = ("policy_server.max_num_seqs=1", "policy_server.enable_prefix_caching=false")
 
 
@@ -23,7 +23,7 @@ def settings(output: Path, cache: Path) -> list[str]:
 
 
 def results(run: Path) -> list[dict[str, Any]]:
-    """The metrics without seconds and memory."""
+    """Return the metrics without times and memory."""
     free = ("_s", "_mib")
     return [
         {name: value for name, value in row.items() if not name.endswith(free)}
@@ -32,17 +32,17 @@ def results(run: Path) -> list[dict[str, Any]]:
 
 
 def changed(path: Path) -> float:
-    """When it was written; 0 while a folder is being exchanged."""
+    """Return when the path was last modified, or 0 while a folder is being replaced."""
     return path.stat().st_mtime if path.exists() else 0
 
 
 def damage(file: Path) -> None:
-    """Cut its end off."""
+    """Cut off the end of a file."""
     os.truncate(file, file.stat().st_size - 10)
 
 
 def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
-    """SIGKILL in the middle of the fourth; then the last checkpoint is found to be damaged."""
+    """After SIGKILL in the fourth iteration and a damaged checkpoint, results are identical."""
     cache = tmp_path / "cache"
     whole = Command(settings(tmp_path / "whole", cache), tmp_path / "whole.txt")
     assert whole.process.wait(900) == 0, whole.log.read_text()
@@ -56,7 +56,7 @@ def test_three_and_three_iterations_are_six(tmp_path: Path) -> None:
     time.sleep(1)
     first.process.kill()
     first.process.wait()
-    first.assert_nothing_survives(180)  # Ray's own agent notices late
+    first.assert_nothing_survives(180)  # Ray's agent notices the end late
     assert len(rows(run / "metrics.jsonl")) == 3, "it was to be killed in the fourth iteration"
 
     damage(run / "state" / "learner_group" / "learner" / "state.pkl")

@@ -33,7 +33,7 @@ def address(
     start_node: Callable[[str, list[str]], Node],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
-    """The address of the deployed policy: docker/serve.yaml with another checkpoint and port."""
+    """Yield the address of docker/serve.yaml's policy, with another checkpoint and port."""
     monkeypatch.setenv("HGPO_API_KEY", KEY)
     dashboard, port = free_port("127.0.0.1"), free_port("127.0.0.1")
     start_node(HEAD, ["--num-cpus=2", "--include-dashboard=true", f"--dashboard-port={dashboard}"])
@@ -60,7 +60,7 @@ def status() -> str:
 
 
 def servers(run: Path) -> list[psutil.Process]:
-    """vLLM's servers of the policy."""
+    """Return the processes of vLLM's servers for this policy."""
     found = [p for p in psutil.process_iter() if "vllm_serve" in command_line(p)]
     return [p for p in found if str(run / "checkpoint") in command_line(p)]
 
@@ -68,7 +68,7 @@ def servers(run: Path) -> list[psutil.Process]:
 def test_a_checkpoint_is_deployed_and_replaced(
     address: str, run: Path, run_config: RunConfig
 ) -> None:
-    """It answers as HuggingFace does, streams, wants the key, and replaces a lost server."""
+    """The server equals HuggingFace, streams, requires the key, and is replaced when it is lost."""
     client = OpenAI(base_url=address, api_key=KEY, max_retries=0, timeout=120)
     model_path = str(run_config.model.model_path)
     model, tokenizer = load_model(model_path), load_tokenizer(model_path)

@@ -1,4 +1,4 @@
-"""`hgpo serve` when one of its processes is killed, and when it is told to end twice."""
+"""`hgpo serve` when one of its processes is killed, and when it gets two signals."""
 
 import re
 import shutil
@@ -40,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def temporary() -> Iterator[Path]:
-    """Return a folder for temporary files, with a path that is short enough for sockets."""
+    """Yield a folder for temporary files, with a path that is short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="hgpo-"))
     yield folder
     shutil.rmtree(folder)
@@ -50,7 +50,7 @@ def temporary() -> Iterator[Path]:
 def serve(
     model: Path, temporary: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Command]:
-    """Return a command that answers."""
+    """Yield a command that serves the model."""
     port = free_port()
     monkeypatch.setenv("TMPDIR", str(temporary))
     monkeypatch.setenv("HGPO_API_KEY", KEY)
@@ -62,14 +62,14 @@ def serve(
 
 
 def url(command: Command) -> str:
-    """Where the policy answers."""
+    """Return the address of the policy."""
     found = re.search(r"answers at (\S+)/v1 ", command.log.read_text())
     assert found is not None
     return found[1]
 
 
 def find_processes(command: Command) -> dict[str, psutil.Process]:
-    """Each is the parent of the next one."""
+    """Return the processes by role; each is the parent of the next one."""
     root = psutil.Process(command.process.pid)
     (supervisor,) = root.children()
     (server,) = supervisor.children()
@@ -78,7 +78,7 @@ def find_processes(command: Command) -> dict[str, psutil.Process]:
 
 
 def long_request(command: Command) -> Callable[[], str]:
-    """Ask for a response of many seconds."""
+    """Return a function that sends a request of many seconds and returns its result."""
     client = OpenAI(base_url=f"{url(command)}/v1", api_key=KEY, max_retries=0, timeout=120)
 
     def ask() -> str:
@@ -95,7 +95,7 @@ def long_request(command: Command) -> Callable[[], str]:
 
 
 def assert_nothing_is_left(command: Command, temporary: Path) -> None:
-    """No process, no port, no temporary file."""
+    """Check that no process, no open port and no temporary file remains."""
     command.assert_nothing_survives(20)
     host, port = url(command).removeprefix("http://").split(":")
     with socket.create_server((host, int(port))):
@@ -105,7 +105,7 @@ def assert_nothing_is_left(command: Command, temporary: Path) -> None:
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_whatever_is_killed_nothing_is_left(serve: Command, temporary: Path, name: str) -> None:
-    """Within seconds, also with a request under way."""
+    """All processes end within seconds, even during a request."""
     found = find_processes(serve)
     assert set(found.values()) < set(serve.processes.alive())
     with ThreadPoolExecutor() as pool:
@@ -121,7 +121,7 @@ def test_whatever_is_killed_nothing_is_left(serve: Command, temporary: Path, nam
 
 
 def test_a_second_signal_ends_at_once(serve: Command, temporary: Path) -> None:
-    """The first waits for the request."""
+    """The first signal waits for the running request, and the second does not."""
     with ThreadPoolExecutor() as pool:
         request = pool.submit(long_request(serve))
         time.sleep(1)

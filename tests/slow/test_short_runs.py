@@ -1,4 +1,4 @@
-"""Options of the learner through the whole loop: real Ray, Serve and vLLM. `pytest -m slow`."""
+"""Options of the learner in whole runs: real Ray, Serve and vLLM. `pytest -m slow`."""
 
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Games and a small clone for all runs."""
+    """Return a folder in which runs share games and a small clone."""
     return tmp_path_factory.mktemp("cache")
 
 
 def train(cache: Path, output: Path, *settings: str) -> Path:
-    """Run `hgpo train` for two iterations, in float32; returns its directory."""
+    """Run `hgpo train` for two iterations in float32; return the run directory."""
     shared = [str(EXAMPLE), *SMALL, "policy_server.max_logp_gap=1e-4"]
     places = [f"cache={cache}", f"output={output}"]
     command = Command([*shared, *places, *settings], output.with_suffix(".txt"))
@@ -38,7 +38,7 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def check(metrics: list[dict[str, Any]]) -> None:
-    """Two iterations in which engine and learner were the same policy, and learned."""
+    """Check two iterations in which engine and learner agreed and the learner had gradients."""
     assert [row["iteration"] for row in metrics] == [1, 2]
     for row in metrics:
         assert row["behavior_logp_gap"] < 1e-3
@@ -47,7 +47,7 @@ def check(metrics: list[dict[str, Any]]) -> None:
 
 
 def test_lora(cache: Path, tmp_path: Path) -> None:
-    """Adapters are served; the checkpoint is a whole model; a resumed run goes on with them."""
+    """Adapters are served and restored, and the checkpoint is a whole model."""
     lora = ("model.lora_rank=4", "model.lora_alpha=16", "learner.lr=1e-2")
     run = train(cache, tmp_path / "lora", *lora)
     metrics = rows(run / "metrics.jsonl")
@@ -67,7 +67,7 @@ def test_lora(cache: Path, tmp_path: Path) -> None:
 
 
 def test_truncated_importance_weights(cache: Path, tmp_path: Path) -> None:
-    """One step off, in bfloat16: where they have something to correct."""
+    """With one step off in bfloat16, importance weights are truncated for some tokens."""
     corrected = ("learner.old_logp=recomputed", "learner.importance_cap=1.2")
     loose = ("model.dtype=bfloat16", "policy_server.max_logp_gap=null")
     ahead = ("rollout.schedule=one_step_off",)
@@ -82,7 +82,7 @@ def test_truncated_importance_weights(cache: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("sharded", "rank"), [("true", 0), ("false", 0), ("true", 4)])
 def test_two_learners(cache: Path, tmp_path: Path, sharded: str, rank: int) -> None:
-    """Processes of their own; the run is resumed by the main process alone."""
+    """Two learner processes train a run, which the main process alone can resume."""
     learners = ("cluster.num_learners=2", "policy_server.replica_cpus=0", f"model.lora_rank={rank}")
     run = train(cache, tmp_path / "two", *learners, f"learner.shard_parameters={sharded}")
     check(rows(run / "metrics.jsonl"))
@@ -98,7 +98,7 @@ def test_two_learners(cache: Path, tmp_path: Path, sharded: str, rank: int) -> N
 
 
 def test_from_checkpoint(cache: Path, tmp_path: Path) -> None:
-    """RLlib's own way back: the algorithm with its settings, policy server included, goes on."""
+    """RLlib's `from_checkpoint` restores the algorithm with its policy server, and it trains on."""
     run = train(cache, tmp_path / "one", "iterations=1")
     directory = RunDirectory(run)
     with ray_cluster(directory.config_to_resume()):
@@ -117,7 +117,7 @@ def test_from_checkpoint(cache: Path, tmp_path: Path) -> None:
 
 
 def test_an_exploding_ratio_ends_the_run(cache: Path, tmp_path: Path) -> None:
-    """Every ratio but 1 is too large here: the second mini-batch is off policy, and bad."""
+    """With a low `max_ratio`, the second mini-batch, which is off-policy, ends the run."""
     shared = [str(EXAMPLE), *SMALL, f"cache={cache}", f"output={tmp_path}"]
     command = Command([*shared, "learner.max_ratio=1.001"], tmp_path / "log.txt")
     assert command.process.wait(900) == 1, command.log.read_text()

@@ -1,7 +1,7 @@
-"""The learner on one Ray node, the policy server on another: that node is lost in an iteration.
+"""The learner on one Ray node and the policy server on another, which is lost in an iteration.
 
-Two nodes on one machine, as `ray start` makes them (docs/cluster.md), on loopback addresses of
-their own. To Ray they are two: what it copies from node to node is copied here.
+Both nodes run on one machine, started by `ray start` (docs/cluster.md) on different loopback
+addresses. Ray copies objects between them as it does between machines.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ REPLICA, ENGINE = "ServeReplica:", "EngineCore"
 
 
 class Node:
-    """A Ray node; its processes are known by a mark, those of actors included."""
+    """A Ray node, whose processes, including actors, are found by a mark in their environment."""
 
     def __init__(self, ip: str, log: Path, *options: str) -> None:
         self.tree = Processes()
@@ -45,17 +45,17 @@ class Node:
         wait_until(lambda: "Ray runtime started" in log.read_text(), 300, log.read_text)
 
     def processes(self, name: str = "") -> list[int]:
-        """Ids of the living processes whose command line contains `name`."""
+        """Return the ids of running processes whose command line contains `name`."""
         return [process.pid for process in self.tree.alive() if name in command_line(process)]
 
     def send(self, number: int, name: str = "") -> None:
-        """A signal to each of its processes."""
+        """Send a signal to each matching process."""
         for pid in self.processes(name):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def kill(self) -> None:
-        """As if the machine lost its power."""
+        """Kill all processes, as a power failure would."""
         while self.processes():
             self.send(signal.SIGKILL)
             time.sleep(0.1)
@@ -66,7 +66,7 @@ class Node:
 def start_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str, list[str]], Node]]:
-    """Starts nodes, the head first; all are killed in the end."""
+    """Yield a function that starts nodes, the head first; kill all nodes at the end."""
     nodes: list[Node] = []
     address = f"{HEAD}:{free_port(HEAD)}"
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -90,7 +90,7 @@ def start_node(
 
 
 class Run:
-    """`hgpo train` in the cluster, and what it has written."""
+    """A run of `hgpo train` in the cluster, and its results."""
 
     def __init__(self, arguments: list[str], folder: Path) -> None:
         self.command = Command(arguments, folder / "log.txt")
@@ -114,7 +114,7 @@ class Run:
         wait_until(lambda: text in self.log(), 300, self.log)
 
     def weight_versions(self, iteration: int) -> set[str]:
-        """Versions that drew the responses of an iteration."""
+        """Return the weight versions that sampled an iteration's responses."""
         (folder,) = self.folder.glob("alfworld_pocket-*/episodes")
         text = subprocess.check_output(
             ["gzip", "-dc", folder / f"iteration_{iteration:04d}.jsonl.gz"], text=True
@@ -128,7 +128,7 @@ def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine
     tmp_path: Path,
     start_node: Callable[[str, list[str]], Node],
 ) -> None:
-    """Prompts of the lost replica are asked again, under the weights that the learner has now."""
+    """Prompts of a lost replica are retried under the learner's current weights."""
     head = start_node(HEAD, ["--num-cpus=1"])
     rollout = start_node(ROLLOUT, ["--num-cpus=1", '--resources={"rollout": 1}'])
     placed = ["policy_server.replica_resources={rollout: 1}", "policy_server.max_logp_gap=1e-4"]
@@ -137,7 +137,7 @@ def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine
     assert rollout.processes(REPLICA)
     assert not head.processes(REPLICA)
 
-    # Frozen first: the iteration under way comes to where it waits for answers.
+    # Freeze first, so that the current iteration gets to wait for responses.
     rollout.send(signal.SIGSTOP)
     time.sleep(6)
     done = len(run.metrics())
@@ -166,7 +166,7 @@ def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine
     for row in metrics:
         assert row["episodes"] == 16
         assert row["served_learner_logp_gap"] < 1e-4
-        assert row["behavior_logp_gap"] < 1e-3  # a replica with its starting weights: 0.1 and more
+        assert row["behavior_logp_gap"] < 1e-3  # starting weights would give 0.1 or more
     versions = [run.weight_versions(row["iteration"]) for row in metrics]
     assert [len(version) for version in versions] == [1] * len(metrics)
     assert len(set.union(*versions)) == len(metrics)

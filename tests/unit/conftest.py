@@ -1,4 +1,4 @@
-"""What several unit tests share."""
+"""Fixtures of several unit tests."""
 
 import gc
 from pathlib import Path
@@ -25,7 +25,7 @@ SMALL_GAMES = GenerationSpec(
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """On models so small, torch's threads would wait for each other."""
+    """Use one thread, as on small models torch's threads would only wait for each other."""
     torch.set_num_threads(1)
 
 
@@ -39,13 +39,13 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask no hub for a name that it does not have: without a network, that takes many seconds."""
+    """Do not query the hub, as a query without a network takes many seconds."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture
 def hgpo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return the command."""
+    """Return a function that runs `hgpo` in this process."""
     return Run(capsys, monkeypatch)
 
 
@@ -72,11 +72,11 @@ def run_dir(tmp_path: Path) -> Path:
 
 
 def pytest_collection() -> None:
-    """Disable the garbage collector during imports, of whose time it would take a fifth."""
+    """Disable the garbage collector during imports, where it takes a fifth of the time."""
     gc.disable()
 
 
 def pytest_collection_finish() -> None:
-    """Let the garbage collector skip the millions of objects that imports have created."""
+    """Exclude the objects that imports created from garbage collection."""
     gc.freeze()
     gc.enable()

@@ -1,4 +1,4 @@
-"""A scripted model at the seam of evaluations, and requests for it."""
+"""A scripted model for evaluations, and evaluation requests for it."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Say = Callable[[str, int], str]
 
 
 class ScriptedModel:
-    """Answers every message as told, and keeps them."""
+    """A model that responds with a function and records all messages."""
 
     def __init__(self, say: Say, weights: str = "a"):
         self.say = say
@@ -43,7 +43,7 @@ class ScriptedModel:
 
 
 class ScriptedAgent(ModelAgent):
-    """The real messages and parsing around the script."""
+    """An agent with the real messages and parsing, and a scripted model."""
 
     _model: ScriptedModel
 
@@ -67,7 +67,7 @@ class ScriptedAgent(ModelAgent):
 
 
 def draw(message: str, seed: int) -> str:
-    """Any action that the prompt offers, by the seed."""
+    """Return a response with a random action of those that the prompt offers."""
     offered = message.partition("[")[2].rpartition("]")[0].split("'")[1::2]
     action = offered[np.random.default_rng(seed).integers(len(offered))]
     return f"<think>why not</think><action>{action}</action>"
@@ -88,5 +88,5 @@ def make(
 
 
 def lines(finished: EvaluationResult) -> list[dict[str, Any]]:
-    """Return the episodes as they are written."""
+    """Return the recorded episodes."""
     return [json.loads(line) for line in (finished.path / "episodes.jsonl").open()]

@@ -1,4 +1,4 @@
-"""What is stopped when an algorithm does not start, and the warning about anchors."""
+"""The clean-up when an algorithm does not start, and the warning about anchors."""
 
 import logging
 import weakref
@@ -17,11 +17,11 @@ from tests.unit.advantages.advantage_batches import arrays
 
 
 class LearnerGroup:
-    """An object that RLlib holds while it starts."""
+    """An object that RLlib creates while it starts."""
 
 
 def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is stopped, and what RLlib made is deleted while the error is still held."""
+    """The server is stopped and RLlib's objects are freed, even while the error is referenced."""
     made: list[weakref.ref[LearnerGroup]] = []
     stopped: list[bool] = []
 
@@ -51,7 +51,7 @@ def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_useless_anchors_are_warned_of_once(
     caplog: pytest.LogCaptureFixture, estimator: str, role_estimators: dict[str, str], warnings: int
 ) -> None:
-    """If an estimator reads them."""
+    """The warning is logged once, and only if an estimator uses anchors."""
     hgpo = object.__new__(HGPO)
     hgpo.config = HGPOConfig().training(estimator=estimator, role_estimators=role_estimators)
     hgpo._anchors_warned = False

@@ -1,4 +1,4 @@
-"""What `hgpo doctor` finds before it starts anything."""
+"""The checks of `hgpo doctor` before it starts any process."""
 
 import json
 from types import SimpleNamespace
@@ -52,7 +52,7 @@ def test_gpus(
 
 
 def test_gpus_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Are no problem for a run in float32, which needs both settings."""
+    """GPUs without bfloat16 are accepted if both model and learner use float32."""
     have_gpus(monkeypatch, 2, 80, capability=7)
     learner = ["learner.compute_dtype=float32"]
     assert "bfloat16" in problems(load_config(QWEN, learner))["GPUs"]
@@ -60,7 +60,7 @@ def test_gpus_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_learner_and_engine_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fits alone, both together do not."""
+    """A learner and an engine that fit one by one are reported if they exceed a shared GPU."""
     have_gpus(monkeypatch, 1, 80)
     shared = ["cluster.learner_gpus=0.5", "policy_server.replica_gpus=0.5"]
     found = problems(load_config(QWEN, shared))
@@ -83,7 +83,7 @@ def test_the_nodes_of_a_cluster_are_not_this_machine(monkeypatch: pytest.MonkeyP
 
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model of 1.5 billion parameters does not learn in 8 GiB of host memory."""
+    """A model of 1.5 billion parameters is reported to exceed 8 GiB of host memory."""
     free: Any = SimpleNamespace(available=8 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     on_cpu = ["cluster.num_learners=0", "cluster.learner_gpus=0", "policy_server.replica_gpus=0"]
@@ -92,7 +92,7 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four replicas need four times the memory of one."""
+    """Each of four replicas counts towards the needed memory."""
     needed = []
     for replicas in (1, 4):
         config = load_config(QWEN.with_name("alfworld_pocket.yaml"), [])
@@ -106,18 +106,18 @@ def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["alfworld_pocket", "alfworld_pocket_strata"])
 def test_the_settings_of_the_short_run_are_valid(name: str) -> None:
-    """Each strategy needs two members of a group."""
+    """The shortened settings stay valid, also for strategies, which need two members each."""
     parse_config(short(load_config(QWEN.with_name(f"{name}.yaml"), [])).model_dump())
 
 
 @pytest.mark.parametrize("name", ["alfworld_pocket", "webshop_pocket", "textcraft_pocket"])
 def test_the_data_of_the_short_run_have_all_splits(name: str) -> None:
-    """The doctor's smaller sizes leave tasks for each split."""
+    """The doctor's smaller data sizes leave tasks for each split."""
     check_files(load_config(QWEN.with_name(f"{name}.yaml"), list(SMALL)))
 
 
 def test_an_error_of_the_short_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of any type; the command ends with exit code 1, and without a traceback."""
+    """Any error of the short run becomes a one-line problem with exit code 1."""
 
     def fail(*_: Any) -> None:
         raise ValueError("no such\nlayer")
@@ -131,7 +131,7 @@ def test_an_error_of_the_short_run_is_a_finding(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_problems_are_named_with_exit_code_1() -> None:
-    """A run file for GPUs, without its data; nothing is started."""
+    """Problems of a GPU run on this machine are printed, and no short run is started."""
     result = CliRunner().invoke(app, ["doctor", str(QWEN), "env.data=nowhere", "--json"])
     assert result.exit_code == 1
     for text in ("HGPO_BACKEND=gpu make setup", "CUDA finds no GPU", "nowhere", "not started"):

@@ -1,4 +1,4 @@
-"""The comparison of the served policy with the learner; runner and learner are given."""
+"""The check that served policy and learner agree, with a simulated runner and learner."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Random batches of steps, and comparisons as plain loops, for the tests of the advantages."""
+"""Random batches of steps and plain-loop reference comparisons for the advantage tests."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 
-# Trajectories as (task, states, returns). Returns are quarters: sums of them are exact, so that
-# the order of a sum never decides whether a deviation is exactly zero.
+# A trajectory is (task, states, returns). Returns are multiples of 1/4, whose sums are exact, so
+# the order of summation never decides whether a deviation is exactly zero.
 Trajectory = tuple[int, list[int], list[float]]
 QUARTERS = st.integers(-40, 40).map(lambda n: n / 4)
 STEPS = st.lists(st.tuples(st.integers(0, 2), QUARTERS), min_size=1, max_size=6)
@@ -33,12 +33,12 @@ SETTINGS = st.builds(
 
 
 def won(states: list[int]) -> bool:
-    """Whether a trajectory counts as won: as good as random."""
+    """Return whether a trajectory counts as won, which is as good as random."""
     return sum(states) % 2 == 0
 
 
 def following(states: list[int]) -> list[int]:
-    """The state after each step; the final one may be another than all others."""
+    """Return the state after each step; the final state may be one that no step starts in."""
     return [*states[1:], len(states) % 4]
 
 
@@ -54,22 +54,22 @@ def columns(batch: list[Trajectory]) -> dict[str, list[Any]]:
 
 
 def action(value: float) -> int:
-    """The action of a step with this return; every other return has the same."""
+    """Return the action, 0 or 1, of a step with this return."""
     return round(4 * value) % 2
 
 
 def nll(value: float) -> float:
-    """The negative log-probability of the response of a step with this return."""
+    """Return the negative log-probability of the response of a step with this return."""
     return abs(value - 1)
 
 
 def teacher_nll(value: float) -> float:
-    """The same by a teacher."""
+    """Return the teacher's negative log-probability of the response of such a step."""
     return abs(value - 2) / 2
 
 
 def transitions(batch: list[Trajectory]) -> dict[str, list[Any]]:
-    """Return further columns of a batch: actions, where they lead, and whether that was success."""
+    """Return more columns of a batch: next anchors, success, actions and log-probabilities."""
     return {
         "next_anchor": [state for _, states, _ in batch for state in following(states)],
         "won": [won(states) for _, states, _ in batch for _ in states],
@@ -91,7 +91,7 @@ def rows(steps: StepArrays, index: NDArray[Any]) -> StepArrays:
 
 
 def one_step_each(returns: list[float], states: list[int] | None = None) -> StepArrays:
-    """Return trajectories of one step, all of one task."""
+    """Return trajectories of one step each, all of the same task."""
     keys = states or [0] * len(returns)
     return arrays([(0, [s], [r]) for s, r in zip(keys, returns, strict=True)])
 
@@ -101,7 +101,7 @@ def centered(
     settings: EstimatorSettings,
     key: Callable[[int, list[int], int], Hashable],
 ) -> list[float]:
-    """Compare each step's return with those of equal ``key(task, states, time)``."""
+    """Return each step's return compared with the steps of equal ``key(task, states, time)``."""
     steps = [
         (key(task, states, t), value)
         for task, states, returns in batch
@@ -114,14 +114,14 @@ def centered(
 
 
 def compare(value: float, members: list[float], normalize: str) -> float:
-    """Compare one value with its group."""
+    """Return a value minus its group's mean, optionally divided by the standard deviation."""
     if len(set(members)) == 1:
         return 0.0
     return (value - np.mean(members)) / (np.std(members) + 1e-6 if normalize == "mean_std" else 1)
 
 
 def by_trajectory(batch: list[Trajectory], settings: EstimatorSettings) -> list[float]:
-    """Compare trajectories (their return is their first step's), one value a step."""
+    """Return each step's trajectory return compared with those of its task's trajectories."""
     returns = defaultdict(list)
     for task, _, values in batch:
         returns[task].append(values[0])
@@ -133,5 +133,5 @@ def by_trajectory(batch: list[Trajectory], settings: EstimatorSettings) -> list[
 
 
 def history(k: int) -> Callable[[int, list[int], int], Hashable]:
-    """Return the paper's key of level k."""
+    """Return the key function of level k as the paper defines it."""
     return lambda task, states, t: (task, *states[max(0, t - k) : t + 1])

@@ -1,4 +1,4 @@
-"""HGPO advantages: against recordings, against the definitions, invariants."""
+"""HGPO advantages, tested against recordings, definitions and invariants."""
 
 import json
 from dataclasses import replace
@@ -34,7 +34,7 @@ from tests.unit.advantages.advantage_batches import (
 
 RECORDINGS = SHARED / "parity/hgpo_vectors.json"
 CASES = json.loads(RECORDINGS.read_text())["cases"] if RECORDINGS.is_file() else []
-# Those that compare a step only with steps or trajectories of its own task.
+# Estimators that compare a step only with steps or trajectories of its own task.
 WITHIN_A_TASK = (
     *("hgpo", "gigpo", "grpo", "rloo", "oracle", "hgpo_no_hierarchy", "hgpo_uniform"),
     *("oracle_context", "oracle_else_step"),
@@ -69,14 +69,14 @@ def test_recordings(case: dict[str, Any]) -> None:
     settings = EstimatorSettings(case["K"], case["alpha"], case["norm"], case["contexts"])
     recorded = np.concatenate(case["advantages"])
     np.testing.assert_allclose(hgpo(steps, settings), recorded, rtol=0, atol=1e-12)
-    # The recorded share is of the paper's groups in both modes.
+    # In both modes, the recorded share refers to the paper's groups.
     sizes = level_sizes([*compare_levels(steps, replace(settings, contexts="paper"))])
     np.testing.assert_allclose(utilization(sizes), case["utilization"], atol=1e-12)
 
 
 @given(BATCHES, SETTINGS)
 def test_definition(batch: list[Trajectory], settings: EstimatorSettings) -> None:
-    """Random batches get what an implementation with dictionaries says."""
+    """HGPO equals a reference implementation with dictionaries on random batches."""
     table = columns(batch)
     table.pop("trajectory_return")
     expected = hgpo_by_dictionary(**table, settings=settings)
@@ -85,7 +85,7 @@ def test_definition(batch: list[Trajectory], settings: EstimatorSettings) -> Non
 
 @given(BATCHES, SETTINGS, st.randoms(use_true_random=False), st.sampled_from(WITHIN_A_TASK))
 def test_the_order_of_rows_does_not_matter(batch, settings, random, name: str) -> None:
-    """Shuffling the rows permutes the advantages, for every estimator."""
+    """Shuffling the rows permutes the advantages accordingly."""
     steps = arrays(batch)
     order = np.array(random.sample(range(len(steps)), len(steps)))
     estimator = find_estimator(name)
@@ -95,7 +95,7 @@ def test_the_order_of_rows_does_not_matter(batch, settings, random, name: str) -
 
 @given(BATCHES, SETTINGS, st.permutations("abc"), st.permutations(range(3)))
 def test_names_do_not_matter(batch, settings, letters, tasks) -> None:
-    """Renamed anchors, tasks and trajectories, of other types too, leave all advantages."""
+    """Renaming anchors, tasks and trajectories, even to other types, changes no advantage."""
     table = columns(batch)
     renamed = table | {
         "anchor": [(letters[state], "seen") for state in table["anchor"]],
@@ -111,7 +111,7 @@ def test_names_do_not_matter(batch, settings, letters, tasks) -> None:
 
 @given(BATCHES, SETTINGS, st.integers(-400, 400).map(lambda n: n / 4))
 def test_a_constant_does_not_matter(batch, settings, constant: float) -> None:
-    """Adding a constant to all returns of task 0 leaves all advantages."""
+    """Adding a constant to all returns of task 0 changes no advantage."""
     steps = arrays(batch)
     added = np.where(steps.task == 0, constant, 0.0)
     shifted = replace(
@@ -126,7 +126,7 @@ def test_a_constant_does_not_matter(batch, settings, constant: float) -> None:
 
 @given(BATCHES, SETTINGS, st.sampled_from([-8.0, -1.0, 0.5, 3.0, 1024.0]))
 def test_a_scale(batch, settings, scale: float) -> None:
-    """Scaled returns scale the mean form; of the other only a negative sign remains."""
+    """Scaling the returns scales `mean` advantages, and affects only the sign of `mean_std`."""
     steps = arrays(batch)
     scaled = replace(
         steps,
@@ -137,14 +137,14 @@ def test_a_scale(batch, settings, scale: float) -> None:
         before, after = (find_estimator(name)(s, settings) for s in (steps, scaled))
         if settings.normalize == "mean" or name == "rloo":
             np.testing.assert_allclose(after, scale * before, rtol=1e-9, atol=1e-9, err_msg=name)
-        else:  # up to the 1e-6 beside the standard deviation
+        else:  # up to the 1e-6 added to the standard deviation
             expected = np.sign(scale) * before
             np.testing.assert_allclose(after, expected, rtol=0, atol=1e-3, err_msg=name)
 
 
 @given(BATCHES, SETTINGS)
 def test_other_tasks_do_not_matter(batch, settings) -> None:
-    """A task alone gets the advantages that it gets among others."""
+    """A task's advantages are the same with and without other tasks in the batch."""
     steps = arrays(batch)
     for name in WITHIN_A_TASK:
         together = find_estimator(name)(steps, settings)
@@ -160,7 +160,7 @@ def test_other_tasks_do_not_matter(batch, settings) -> None:
     SETTINGS,
 )
 def test_equal_returns_give_exactly_zero(states, value: float, settings) -> None:
-    """No rounding noise of a mean reaches an advantage when all returns are equal."""
+    """Advantages are exactly 0 if all returns are equal, despite rounding in the mean."""
     steps = one_step_each([value] * len(states), states)
     for name in (*WITHIN_A_TASK, "reinforce"):
         assert not find_estimator(name)(steps, settings).any(), name
@@ -168,7 +168,7 @@ def test_equal_returns_give_exactly_zero(states, value: float, settings) -> None
 
 @pytest.mark.parametrize("normalize", ["mean", "mean_std"])
 def test_a_large_group_of_equal_returns_gives_exactly_zero(normalize) -> None:
-    """A million equal values: the rounding of their sum exceeds what counts as rounding below."""
+    """A million equal values get advantage 0, although their sum has a large rounding error."""
     value = np.full(1_000_000, 10 * 0.95**7)
     assert abs(np.bincount(np.zeros(len(value), int), value)[0] / len(value) / value[0] - 1) > 1e-12
     advantage, size = group_advantage(np.zeros(len(value), np.int64), value, normalize)
@@ -178,7 +178,7 @@ def test_a_large_group_of_equal_returns_gives_exactly_zero(normalize) -> None:
 
 @given(st.permutations([0.1, 0.2, 0.3]), SETTINGS)
 def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
-    """(0.1 + 0.2 + 0.3) / 3 is 0.2 or not, by the order of the sum; the advantage is 0."""
+    """A return at the mean gets advantage 0, however the sum 0.1 + 0.2 + 0.3 is rounded."""
     got = hgpo(one_step_each(returns), settings)
     assert got[returns.index(0.2)] == 0
     assert abs(got[returns.index(0.3)]) > 0.09
@@ -186,7 +186,7 @@ def test_a_return_at_the_mean_gives_exactly_zero(returns, settings) -> None:
 
 @pytest.mark.parametrize("scale", [1, -1, 2**20])
 def test_rounding_is_relative_to_the_largest_value(scale: int) -> None:
-    """The mean of 0, 0.7 and 1.4 is not exactly 0.7; the smallest value, 0, is no scale."""
+    """The tolerance for rounding errors is relative to the group's largest absolute value."""
     got = hgpo(one_step_each([0.0, scale * 0.7, scale * 1.4]), EstimatorSettings())
     assert got[1] == 0
     assert np.sign(scale) * got[2] > 1
@@ -194,7 +194,7 @@ def test_rounding_is_relative_to_the_largest_value(scale: int) -> None:
 
 @given(BATCHES, st.integers(0, 5), st.sampled_from(["paper", "released"]))
 def test_groups_nest(batch, depth: int, contexts) -> None:
-    """G_0 ⊇ … ⊇ G_K, and the groups of whole histories lie inside all of the paper's."""
+    """Every group of a level, or of the Oracle, lies inside a single group of the level before."""
     steps = arrays(batch)
     levels = list(context_levels(steps, depth, contexts))
     if contexts == "paper":
@@ -202,12 +202,12 @@ def test_groups_nest(batch, depth: int, contexts) -> None:
     for coarse, fine in pairwise(levels):
         inside = fine >= 0
         pairs = {*zip(fine[inside].tolist(), coarse[inside].tolist(), strict=True)}
-        assert len(pairs) == len({group for group, _ in pairs})  # one coarse group for each fine
+        assert len(pairs) == len({group for group, _ in pairs})  # one coarse group per fine
 
 
 @given(BATCHES)
 def test_a_deep_level_is_the_whole_history(batch) -> None:
-    """With K beyond the longest trajectory the last level's groups are those of the Oracle."""
+    """With K beyond the longest trajectory, the last level has the groups of the Oracle."""
     steps = arrays(batch)
     *_, deepest = context_levels(steps, 6)
     whole = history_ids(steps)
@@ -241,7 +241,7 @@ def test_depth_zero_is_the_step_level_estimate(batch, settings) -> None:
 
 @given(BATCHES, SETTINGS)
 def test_alpha_zero_is_uniform(batch, settings) -> None:
-    """(k + 1)^0 weighs all levels alike, as the ablation without adaptive weights does."""
+    """With alpha = 0, all levels weigh the same, as in the ablation without adaptive weights."""
     steps = arrays(batch)
     got = hgpo(steps, replace(settings, weight_alpha=0.0))
     uniform = find_estimator("hgpo_uniform")(steps, settings)
@@ -249,13 +249,13 @@ def test_alpha_zero_is_uniform(batch, settings) -> None:
 
 
 def test_by_hand() -> None:
-    """Two histories of one state: shared state, split by the state before, by whole prefixes."""
+    """Advantages of one state with two histories equal those computed by hand."""
     steps = arrays([(0, [0, 9], [0.0, 8.0]), (0, [0, 9], [0.0, 4.0]), (0, [9], [0.0])])
     # State 9: mean 4, so 4, 0 and -4. After state 0: mean 6, so 2 and -2; the third is alone.
-    # (1 * 4 + 2 * 2) / 3; the exact zero of level 0 is left out: -2; (1 * -4) / 1.
+    # Expected: (1 * 4 + 2 * 2) / 3; -2, as the zero of level 0 is left out; (1 * -4) / 1.
     got = hgpo(steps, EstimatorSettings(1, 1.0, "mean"))
     np.testing.assert_allclose(got, [0, 8 / 3, 0, -2, -4])
-    # Weights 2 and 3 instead of 1 and 2.
+    # `released` weights the levels by 2 and 3 instead of 1 and 2.
     got = hgpo(steps, EstimatorSettings(1, 1.0, "mean", "released"))
     np.testing.assert_allclose(got, [0, (2 * 4 + 3 * 2) / 5, 0, -2, -4])
 

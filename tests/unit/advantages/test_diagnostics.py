@@ -1,4 +1,4 @@
-"""Diagnostics of groups: by hand on a batch that one can count through."""
+"""Diagnostics of groups, checked by hand on a small batch."""
 
 import math
 import re
@@ -13,14 +13,14 @@ from hgpo_rllib.advantages.hierarchy import hgpo
 from tests.unit.advantages.advantage_batches import arrays, one_step_each
 
 SETTINGS = EstimatorSettings(context_length=1, normalize="mean")
-# State 9 three times: twice after state 0, once at the start. State 0 at two starts, 7 once.
+# State 9 occurs twice after state 0 and once at the start; state 0 at two starts, 7 once.
 BATCH = [(0, [0, 9], [0.0, 8.0]), (0, [0, 9], [0.0, 4.0]), (0, [9, 7], [0.0, 1.0])]
 STEPS = arrays(BATCH)
 LEVELS = tuple(compare_levels(STEPS, SETTINGS))
 
 
 def test_sizes_by_level() -> None:
-    """Rows: level 0 and 1; the third trajectory shares state 9 only at level 0."""
+    """Sizes are given by level; the third trajectory shares state 9 only at level 0."""
     sizes = diagnostics.level_sizes(LEVELS)
     assert sizes.tolist() == [[2, 3, 2, 3, 3, 1], [2, 2, 2, 2, 1, 1]]
     np.testing.assert_allclose(diagnostics.utilization(sizes), [5 / 6, 4 / 6])
@@ -32,14 +32,14 @@ def test_sizes_by_level() -> None:
 
 
 def test_groups_of_one_and_no_steps() -> None:
-    """Means and shares are 0, not unknown."""
+    """Mean sizes and shares are 0, not NaN, if nothing is compared or there are no steps."""
     assert diagnostics.mean_size(np.array([[1, 1], [0, 1]])).tolist() == [0, 0]
     assert not diagnostics.size_distribution(np.zeros((2, 0), int)).any()
     assert diagnostics.size_distribution(np.array([[1]])).sum() == 1
 
 
 def test_released_levels_have_no_group_early() -> None:
-    """A first step has none at level 1: size 0, in no bin."""
+    """With `released` contexts, a first step has size 0 at level 1 and is counted in no bin."""
     settings = EstimatorSettings(context_length=1, contexts="released")
     sizes = diagnostics.level_sizes([*compare_levels(STEPS, settings)])
     assert sizes[1].tolist() == [0, 2, 0, 2, 0, 1]
@@ -64,14 +64,14 @@ def test_released_levels_have_no_group_early() -> None:
     ],
 )
 def test_bins_are_what_their_labels_say(size: int, label: str) -> None:
-    """Both ends of a bin."""
+    """Sizes at both ends of each bin are counted in that bin."""
     shares = diagnostics.size_distribution(np.full((1, 4), size))
     assert diagnostics.SIZE_LABELS[int(shares[0].argmax())] == label
     assert shares.sum() == 1
 
 
 def test_oracle_gaps_by_hand() -> None:
-    """Over the four steps with a twin: Oracle 0, 2, 0, -2; by state 0, 4, 0, 0; Eq. 1 is 0."""
+    """Gaps are as computed by hand (Oracle 0, 2, 0, -2; by state 0, 4, 0, 0; Eq. 1 all 0)."""
     gaps = diagnostics.oracle_gaps(STEPS, LEVELS, SETTINGS)
     # HGPO: step 1 is (4 + 2 * 2) / 3 = 8 / 3, step 3 is -2 (its level 0 is an exact zero).
     assert gaps == pytest.approx({"trajectory": 1.0, "step": 1.0, "hgpo": (8 / 3 - 2) / 4})
@@ -86,14 +86,14 @@ def test_oracle_gaps_by_hand() -> None:
 
 
 def test_gaps_without_twins_are_unknown() -> None:
-    """NaN, not 0: there is nothing to compare with."""
+    """Gaps are NaN, not 0, if no step shares its history with another."""
     steps = one_step_each([1.0, 2.0], [0, 1])
     gaps = diagnostics.oracle_gaps(steps, tuple(compare_levels(steps, SETTINGS)), SETTINGS)
     assert all(math.isnan(gap) for gap in gaps.values())
 
 
 def test_summary() -> None:
-    """Flat names, plain floats."""
+    """The summary maps flat names to plain floats."""
     advantage = hgpo(STEPS, SETTINGS) + 0.0
     advantage[:2] = 1.0, 3.0
     summary = diagnostics.summary(STEPS, advantage, LEVELS, SETTINGS)
@@ -127,18 +127,18 @@ def test_summary() -> None:
     ("states", "problem"),
     [
         ([[0, *range(10 * i + 1, 10 * i + 10)] for i in range(4)], r"^only 0\.0% of the steps, wi"),
-        # Of 20 later steps, two share their state: a tenth. One more trajectory has less.
+        # Two of 20 later steps share their state: 10 %. One more trajectory lowers the share.
         ([[0, *range(1, 11)], [0, 1, *range(21, 30)]], None),
         ([[0, *range(1, 11)], [0, 1, *range(21, 30)], [0, 40]], r"^only 9\.5% of the steps, wi"),
         ([[7] * 5, [7] * 5], r"^a step shares its state with 100\.0% of the steps of its task, so"),
         ([[7] * 10, [7] * 9 + [8]], r"^a step shares its state with 90\.5% "),
         ([[7] * 10, [7] * 8 + [8] * 2], None),  # 82 %
-        ([[7], [7], [7]], None),  # one step each: a state is the whole task
+        ([[7], [7], [7]], None),  # one step per trajectory, so the state is the task
         ([], None),
     ],
 )
 def test_anchors_of_no_use(states: list[list[int]], problem: str | None) -> None:
-    """Too specific: first steps do not count. Too coarse: in parts of the task, of both tasks."""
+    """Anchors that are too specific or too coarse for comparing steps are reported."""
     batch = [(task, path, [0.0] * len(path)) for task in (0, 1) for path in states]
     steps = arrays(batch)
     (level,) = compare_levels(steps, EstimatorSettings(context_length=0))
@@ -151,7 +151,7 @@ def test_anchors_of_no_use(states: list[list[int]], problem: str | None) -> None
 
 
 def test_explained_variance() -> None:
-    """1 up to a constant, 0 for a constant, less for worse, unknown where returns are equal."""
+    """It is 1 up to a constant, 0 for a constant, negative if worse, and NaN for equal returns."""
     returns = np.array([0.0, 1.0, 5.0])
     assert diagnostics.explained_variance(returns + 3, returns) == pytest.approx(1)
     assert diagnostics.explained_variance(returns / 10, returns / 10) == 1

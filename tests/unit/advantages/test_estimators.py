@@ -1,4 +1,4 @@
-"""The other estimators: each against its definition, in plain loops."""
+"""The other estimators, each compared with its definition in plain loops."""
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable
@@ -27,7 +27,7 @@ MEAN = EstimatorSettings(normalize="mean")
 
 @given(BATCHES, SETTINGS)
 def test_trajectories_and_states(batch, settings) -> None:
-    """GRPO compares trajectories, each once; GiGPO adds the comparison by state, weighted."""
+    """GRPO compares whole trajectories; GiGPO adds the weighted comparison by state."""
     steps = arrays(batch)
     whole = np.array(by_trajectory(batch, settings))
     state = np.array(centered(batch, settings, lambda task, states, t: (task, states[t])))
@@ -37,12 +37,12 @@ def test_trajectories_and_states(batch, settings) -> None:
 
 
 def of_whole_histories(batch, settings) -> Any:
-    """Compare steps whose whole history is equal."""
+    """Return advantages that compare steps whose whole histories are equal."""
     return centered(batch, settings, lambda task, states, t: (task, *states[: t + 1]))
 
 
 def of_contexts(batch, settings) -> Any:
-    """Compare steps whose last K + 1 states are equal; `released`: none before K."""
+    """Return advantages over equal last K + 1 states; with `released`, 0 for steps before K."""
     depth = settings.context_length
     expected = np.array(centered(batch, settings, history(depth)))
     if settings.contexts == "released":
@@ -52,7 +52,7 @@ def of_contexts(batch, settings) -> Any:
 
 
 def of_whole_histories_else_states(batch, settings) -> Any:
-    """The first where another step has the same history, also if it gives 0; else Eq. 2."""
+    """Return the whole-history advantage if another step shares the history, else Eq. 2."""
     whole = of_whole_histories(batch, settings)
     state = centered(batch, settings, lambda task, states, t: (task, states[t]))
     shared = others_of(batch, lambda task, states, t: (task, *states[: t + 1]))
@@ -75,14 +75,14 @@ def test_oracles(name, expected, batch, settings) -> None:
 
 @given(BATCHES, SETTINGS)
 def test_the_whole_batch(batch, settings) -> None:
-    """REINFORCE compares with all steps of all tasks."""
+    """REINFORCE compares each step with all steps of all tasks."""
     got = find_estimator("reinforce")(arrays(batch), settings)
     np.testing.assert_allclose(got, centered(batch, settings, lambda *_: 0), atol=1e-9)
 
 
 @given(BATCHES)
 def test_leave_one_out_of_trajectories(batch) -> None:
-    """RLOO: the return minus the mean of the other trajectories' returns."""
+    """RLOO subtracts the mean return of the task's other trajectories."""
     expected = []
     for i, (task, _, values) in enumerate(batch):
         others = [v[0] for j, (other, _, v) in enumerate(batch) if other == task and j != i]
@@ -94,7 +94,7 @@ def test_leave_one_out_of_trajectories(batch) -> None:
 def others_of(
     batch: list[Trajectory], key: Callable[[int, list[int], int], Hashable]
 ) -> list[list[float]]:
-    """For each step the returns of the other steps with its key."""
+    """Return, for each step, the returns of the other steps with its key."""
     keys = [(key(task, s, t), r) for task, s, rs in batch for t, r in enumerate(rs)]
     return [
         [r for j, (k, r) in enumerate(keys) if k == own and j != i]
@@ -104,7 +104,7 @@ def others_of(
 
 @given(BATCHES)
 def test_leave_one_out_at_every_level(batch) -> None:
-    """Each level compares with the others; zeros are left out, weights are 1 : 2 : 3."""
+    """Each level compares with the other steps; zeros are left out, weights are 1 : 2 : 3."""
     returns = [value for _, _, values in batch for value in values]
     numerator, denominator = np.zeros(len(returns)), np.zeros(len(returns))
     for k in range(3):
@@ -119,7 +119,7 @@ def test_leave_one_out_at_every_level(batch) -> None:
 def shrinkage_by_definition(
     parent: list[Hashable], group: list[Hashable], values: list[float], i: int
 ) -> float:
-    """Return B of step i, from the formulas of the docstring."""
+    """Return the shrinkage B of step i, from the formulas of the estimator's docstring."""
     members = defaultdict(list)
     for p, c, value in zip(parent, group, values, strict=True):
         if p == parent[i] and c is not None:
@@ -127,7 +127,7 @@ def shrinkage_by_definition(
     n, g = sum(map(len, members.values())), len(members)
     own = len(members[group[i]])
     if own == 1 or g == 1:
-        return 1.0  # nothing to trust; or nothing to choose between
+        return 1.0  # a single member, or a single group
     mean = np.mean([v for part in members.values() for v in part])
     within = sum(((np.array(part) - np.mean(part)) ** 2).sum() for part in members.values())
     noise = within / (n - g)
@@ -139,7 +139,7 @@ def shrinkage_by_definition(
 
 @given(BATCHES, SETTINGS)
 def test_uncertainty_by_definition(batch, settings) -> None:
-    """From the coarsest level down: A_k = (1 - B) * (R - mean of the others) + B * A_(k-1)."""
+    """Level by level, A_k = (1 - B) * (R - mean of the others) + B * A_(k-1)."""
     returns = [value for _, _, values in batch for value in values]
     keys = [
         [
@@ -152,7 +152,7 @@ def test_uncertainty_by_definition(batch, settings) -> None:
     expected = np.zeros(len(returns))
     for k, level in enumerate(keys):
         for i, key in enumerate(level):
-            if key is None:  # no group: as at the level before
+            if key is None:  # no group: keep the estimate of the level before
                 continue
             others = [returns[j] for j, other in enumerate(level) if other == key and j != i]
             own = returns[i] - np.mean(others) if others else 0.0
@@ -163,7 +163,7 @@ def test_uncertainty_by_definition(batch, settings) -> None:
 
 
 def two_histories(first: list[float], second: list[float]) -> StepArrays:
-    """Return steps of state 9, reached from state 0 with the first returns and from 1 else."""
+    """Return steps of state 9, after state 0 with the first returns and after state 1 else."""
     return arrays(
         [(0, [0, 9], [0.0, value]) for value in first]
         + [(0, [1, 9], [0.0, value]) for value in second]
@@ -171,22 +171,22 @@ def two_histories(first: list[float], second: list[float]) -> StepArrays:
 
 
 def test_uncertainty_trusts_histories_that_decide() -> None:
-    """Returns that depend on the history alone: the other of one's own history is the baseline."""
+    """If returns depend on the history alone, only steps of the same history are compared."""
     got = find_estimator("hgpo_uncertainty")(two_histories([4.0, 4.0], [8.0, 8.0]), MEAN)
     np.testing.assert_allclose(got, 0.0)
     got = find_estimator("hgpo_leave_one_out")(two_histories([4.0, 4.0], [8.0, 8.0]), MEAN)
-    assert np.abs(got).max() > 2.6  # fixed weights compare with the other history all the same
+    assert np.abs(got).max() > 2.6  # fixed weights still compare with the other history
 
 
 def test_uncertainty_pools_histories_that_do_not_matter() -> None:
-    """Equal means under both histories: the baseline is the mean of all the others."""
+    """If both histories have equal means, the baseline is the mean of all other steps."""
     got = find_estimator("hgpo_uncertainty")(two_histories([2.0, 6.0], [2.0, 6.0]), MEAN)
     expected = [2 - 14 / 3, 6 - 10 / 3, 2 - 14 / 3, 6 - 10 / 3]
     np.testing.assert_allclose(got[1::2], expected)
 
 
 def test_uncertainty_at_a_level_that_splits_no_group() -> None:
-    """It changes nothing, also with six steps, for which 6 * (1 / 6) is not exactly 1."""
+    """A level that splits no group leaves the advantages exactly unchanged."""
     steps = two_histories([1.0, 2, 4, 8, 16, 32], [3.0, 5, 7, 9, 11, 13])
     got = [
         find_estimator("hgpo_uncertainty")(steps, replace(MEAN, context_length=depth))
@@ -205,7 +205,7 @@ def test_uncertainty_in_units_of_the_state() -> None:
 
 @given(BATCHES, SETTINGS)
 def test_generalized_advantages_with_values_of_histories(batch, settings) -> None:
-    """The value is a weighted mean of groups' means; a step alone at all depths has its own."""
+    """A step's value is a weighted mean of its groups' means, or its own return if it is alone."""
     returns = [value for _, _, values in batch for value in values]
     early = [t for _, states, _ in batch for t in range(len(states))]
     offset = 1 if settings.contexts == "paper" else 2
@@ -241,7 +241,7 @@ def test_generalized_advantages_with_values_of_histories(batch, settings) -> Non
 
 @given(BATCHES, SETTINGS)
 def test_values_shrunk_towards_those_of_shorter_histories(batch, settings) -> None:
-    """The steps of a trajectory do not count in its own values, except in the batch's mean."""
+    """A trajectory's own steps count in its values only through the batch's mean."""
     steps = [
         (i, t, task, states, value)
         for i, (task, states, values) in enumerate(batch)
@@ -267,7 +267,7 @@ def test_values_shrunk_towards_those_of_shorter_histories(batch, settings) -> No
 
 @pytest.mark.parametrize("name", ["hgpo_gae", "hgpo_shrinkage", "gagpo", "ppo"])
 def test_generalized_advantages_in_units_of_the_task(name: str) -> None:
-    """`mean_std` divides by their standard deviation, here over one task."""
+    """`mean_std` divides the advantages by their standard deviation over the task."""
     steps = two_histories([2.0, 6.0], [3.0, 9.0])
     plain, scaled = (find_estimator(name)(steps, s) for s in (MEAN, EstimatorSettings()))
     assert plain.std() > 0.1
@@ -275,7 +275,7 @@ def test_generalized_advantages_in_units_of_the_task(name: str) -> None:
 
 
 def test_base_group_by_hand() -> None:
-    """Eq. 1 joins with weight 1: (4 + 1 * -2 + 2 * -2) / 4; K = 1, one state, two trajectories."""
+    """The comparison of trajectories (Eq. 1) is added as one more level with weight 1."""
     steps = arrays([(0, [5], [8.0]), (0, [5], [4.0])])
     steps = replace(steps, trajectory_return=np.array([2.0, 10.0]))
     got = find_estimator("hgpo_base_group")(steps, replace(MEAN, context_length=1))
@@ -284,7 +284,7 @@ def test_base_group_by_hand() -> None:
 
 @given(BATCHES, SETTINGS)
 def test_gae_by_definition(batch, settings) -> None:
-    """Sums of discounted differences of rewards and values, from the definitions."""
+    """GAE equals the discounted sum of temporal differences."""
     steps = arrays(batch)
     value = np.cos(np.arange(len(steps)))
     gamma, lam = settings.gamma, settings.gae_lambda
@@ -304,7 +304,7 @@ def test_gae_by_definition(batch, settings) -> None:
 
 @given(BATCHES, SETTINGS)
 def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
-    """Values given win; without them those are means by task and state, which centers λ = 1."""
+    """PPO uses given values; without them, values are mean returns by task and state."""
     steps = arrays(batch)
     settings = replace(settings, normalize="mean")
     table = find_estimator("ppo")(steps, replace(settings, gae_lambda=1.0))
@@ -318,13 +318,13 @@ def test_ppo_uses_the_critic_or_a_table(batch, settings) -> None:
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_of_no_steps(name: str) -> None:
-    """No steps, no advantages, no error."""
+    """A batch without steps gives an empty array of advantages."""
     assert find_estimator(name)(arrays([]), EstimatorSettings()).shape == (0,)
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_every_estimator_leaves_its_input_alone(name: str) -> None:
-    """Arrays are read, never written."""
+    """Estimators accept read-only arrays, so they never write to their input."""
     steps = arrays([(0, [0, 9], [1.0, 8.0]), (0, [0, 9], [2.0, 4.0]), (1, [9], [3.0])])
     for column in vars(steps).values():
         if isinstance(column, np.ndarray):
@@ -333,7 +333,7 @@ def test_every_estimator_leaves_its_input_alone(name: str) -> None:
 
 
 def test_the_example_of_the_docs() -> None:
-    """It runs as it stands; the winner's steps are worth more."""
+    """The example runs unchanged, and the winner's steps get larger advantages."""
     page = (ROOT / "docs/advantages.md").read_text()
     names: dict[str, Any] = {}
     exec(page.split("```python\n")[1].split("```")[0], names)
@@ -342,6 +342,6 @@ def test_the_example_of_the_docs() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    """All of them."""
+    """The error lists the known estimators."""
     with pytest.raises(ValueError, match="unknown estimator 'hgop'; known: hgpo, gigpo, grpo,"):
         find_estimator("hgop")

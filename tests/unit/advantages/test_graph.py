@@ -1,4 +1,4 @@
-"""Estimators on the graph of transitions: each against its definition, in plain loops."""
+"""Estimators on the graph of transitions, each compared with its definition in plain loops."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -30,7 +30,7 @@ GRAPH = st.builds(replace, SETTINGS, distance_discount=st.sampled_from([0.1, 0.2
 
 
 def within(keys: list, values: list[float], normalize: str) -> np.ndarray:
-    """Compare each value with those of the same key."""
+    """Return each value compared with the values of the same key."""
     groups = defaultdict(list)
     for key, value in zip(keys, values, strict=True):
         groups[key].append(value)
@@ -40,7 +40,7 @@ def within(keys: list, values: list[float], normalize: str) -> np.ndarray:
 
 
 def distances(batch: list[Trajectory]) -> list[int]:
-    """From each step's next state to success, by walking back from success one step at a time."""
+    """Return the distance from each next state to success, by breadth-first search."""
     edges = defaultdict(set)
     for task, states, _ in batch:
         for t, (state, after) in enumerate(zip(states, following(states), strict=True)):
@@ -76,7 +76,7 @@ def test_distance_to_success(batch) -> None:
 
 @given(BATCHES, GRAPH)
 def test_graphgpo(batch, settings) -> None:
-    """The penalty, of some steps of a state, counts in the comparison by state only."""
+    """A step's penalty counts only in the comparison by state."""
     states = [(task, state) for task, path, _ in batch for state in path]
     penalty = [0.1 * action(value) for _, _, returns in batch for value in returns]
     distance = zip(distances(batch), penalty, strict=True)
@@ -90,7 +90,7 @@ def test_graphgpo(batch, settings) -> None:
 
 @given(BATCHES, GRAPH)
 def test_g2po(batch, settings) -> None:
-    """The penalty, of some steps of a state, counts in the comparison by state only."""
+    """A step's penalty counts only in the comparison by state."""
     visits = defaultdict(list)
     for task, states, _ in batch:
         for t, state in enumerate(states):
@@ -111,15 +111,15 @@ def test_g2po(batch, settings) -> None:
         + within(tasks, gain, settings.normalize)
     )
     steps = replace(arrays(batch), penalty=penalty)
-    # Differences near the threshold under which group_advantage takes values for equal are not
-    # what this test is about: the means of visits are rounded.
+    # The means of visits are rounded, so values near the threshold under which group_advantage
+    # treats values as equal may differ: hence the larger tolerance.
     got = find_estimator("g2po")(steps, settings)
     np.testing.assert_allclose(got, expected, atol=1e-5)
 
 
 @given(BATCHES, SETTINGS)
 def test_gagpo(batch, settings) -> None:
-    """Temporal differences of mean returns by state, compared within the task."""
+    """Advantages are GAE with mean returns by state as values, compared within the task."""
     visits = defaultdict(list)
     for task, states, values in batch:
         for state, value in zip(states, values, strict=True):
@@ -134,7 +134,7 @@ def test_gagpo(batch, settings) -> None:
 
 @given(BATCHES, GRAPH)
 def test_salt(batch, settings) -> None:
-    """Every step gets the mean over the steps with its edge and the K states before it."""
+    """Each step gets the mean over the steps with the same edge and the same K states before it."""
     whole = by_trajectory(batch, settings)
     edges = [
         (history(settings.context_length)(task, states, t), action(value), after)
@@ -151,7 +151,7 @@ def test_salt(batch, settings) -> None:
 
 
 def test_a_short_way_to_success_is_better_by_hand() -> None:
-    """Two ways out of the hall: one step, or round by the cellar; a third episode never arrives."""
+    """A short way to success is better than a detour, and a detour better than no success."""
     batch = StepArrays.from_columns(
         task=[0] * 6,
         trajectory=[0, 1, 1, 1, 2, 2],

@@ -1,4 +1,4 @@
-"""Estimators that read a teacher: each against its definition, in plain loops."""
+"""Estimators that use a teacher, each compared with its definition in plain loops."""
 
 import math
 from collections import defaultdict
@@ -24,7 +24,7 @@ from tests.unit.advantages.advantage_batches import (
 
 @given(BATCHES, SETTINGS)
 def test_hcapo(batch, settings) -> None:
-    """Ratios over the trajectory, values over the task, no harm to steps of won episodes."""
+    """Ratios are per trajectory, values per task, and steps of won episodes are never lowered."""
     values, smoothing = [], settings.hindsight_smoothing
     for _, _, returns in batch:
         likely = [math.exp(-teacher_nll(value) / 5) for value in returns]
@@ -49,7 +49,7 @@ def test_hcapo(batch, settings) -> None:
 
 
 def test_hindsight_by_hand() -> None:
-    """A won and a lost episode: penalties are in the comparison of trajectories alone."""
+    """Penalties count only in the comparison of trajectories, here of a won and a lost one."""
     steps = StepArrays.from_columns(
         task=[0] * 4,
         trajectory=[0, 0, 1, 1],
@@ -71,7 +71,7 @@ def test_hindsight_by_hand() -> None:
 
 
 def test_a_step_of_a_won_episode_is_not_blamed() -> None:
-    """Whose value is below the mean, here because success is far away."""
+    """A step of a won episode is not blamed for a value below the task's mean."""
     steps = StepArrays.from_columns(
         task=[0] * 3,
         trajectory=[0, 0, 1],
@@ -91,7 +91,7 @@ LOGPS = st.integers(0, 12).map(lambda n: -n / 4)
 RESPONSES = st.lists(
     st.tuples(
         st.sampled_from([-2.0, 0.0, 1.5]),  # advantage of the step
-        st.lists(st.tuples(LOGPS, LOGPS), min_size=1, max_size=14),  # sampled, and by the teacher
+        st.lists(st.tuples(LOGPS, LOGPS), min_size=1, max_size=14),  # policy, teacher
     ),
     min_size=1,
     max_size=4,
@@ -99,12 +99,12 @@ RESPONSES = st.lists(
 
 
 def stands_out(value: float, values: list[float]) -> bool:
-    """Whether it is more than two standard deviations above the mean."""
+    """Return whether a value is more than two standard deviations above the mean."""
     return len(set(values)) > 1 and (value - np.mean(values)) / (np.std(values) + 1e-6) > 2
 
 
 def gear_of(responses: list[Any]) -> tuple[Any, Any]:
-    """Advantages of the tokens of responses with advantages, and each token's response."""
+    """Return the advantages of the responses' tokens, and the response of each token."""
     response = np.repeat(np.arange(len(responses)), [len(tokens) for _, tokens in responses])
     logp, teacher_logp = np.array([pair for _, tokens in responses for pair in tokens]).T
     advantages = np.array([advantage for advantage, _ in responses])
@@ -116,7 +116,7 @@ def gear_of(responses: list[Any]) -> tuple[Any, Any]:
 @example([(1.5, [(-0.5, 0.0)] + [(-0.5, -0.5)] * 6)])  # the first token, 2.4 deviations away
 @example([(-2.0, [(0, 0)] * 6 + [(0, -3)] + [(0, 0)] * 4 + [(-3, -3)] + [(0, 0)] * 9)])
 def test_gear(responses) -> None:
-    """Token by token: a segment lasts until another begins, or the policy is uncertain."""
+    """A segment keeps its anchor's weight until the next anchor or uncertain token."""
     expected = []
     for advantage, tokens in responses:
         gaps = [teacher - own for own, teacher in tokens]
@@ -136,17 +136,17 @@ def test_gear(responses) -> None:
 
 @given(RESPONSES)
 def test_gear_moves_credit_within_a_response(responses) -> None:
-    """The mean over its tokens stays the advantage of the step."""
+    """The mean over a response's tokens stays the advantage of the step."""
     got, response = gear_of(responses)
     for i, (advantage, _) in enumerate(responses):
         assert got[response == i].mean() == pytest.approx(advantage)
 
 
 def test_a_segment_by_hand() -> None:
-    """After the anchor, tokens have its weight, up to the next uncertain token."""
+    """Tokens after the anchor get its weight, up to the next uncertain token."""
     sampled, teacher = np.full(16, -0.1), np.full(16, -0.1)
-    teacher[4] = -3.1  # the teacher would not have said this
-    sampled[9] = teacher[9] = -2.0  # a new decision of the policy
+    teacher[4] = -3.1  # unlikely for the teacher
+    sampled[9] = teacher[9] = -2.0  # the policy is uncertain
     won, lost = (
         gear(np.full(16, advantage), np.zeros(16, int), sampled, teacher)
         for advantage in (1.0, -1.0)

@@ -1,4 +1,4 @@
-"""Estimators that weight steps by likelihood: each against its definition, in plain loops."""
+"""Estimators that weight steps by likelihood, compared with their definitions in plain loops."""
 
 import math
 
@@ -19,7 +19,7 @@ from tests.unit.advantages.advantage_batches import (
 
 @given(BATCHES, SETTINGS)
 def test_gaca(batch, settings) -> None:
-    """The share of Eq. 2 is 1 / (1 + exp(-z)), with z over the steps of the trajectory."""
+    """The comparison by state (Eq. 2) has weight 1 / (1 + exp(-z)), with z over the trajectory."""
     state = centered(batch, settings, lambda task, states, t: (task, states[t]))
     unlikely = [
         compare(nll(value), [nll(other) for other in returns], "mean_std")
@@ -36,7 +36,7 @@ def test_gaca(batch, settings) -> None:
 
 @given(BATCHES, SETTINGS)
 def test_empg(batch, settings) -> None:
-    """Entropies are scaled over the batch; last steps have no bonus; the mean is taken off."""
+    """Entropies are scaled over the batch, last steps have no bonus, and the mean is subtracted."""
     every = [nll(value) for _, _, returns in batch for value in returns]
     low, high = min(every), max(every)
     scaled = [[(nll(v) - low) / (high - low + 1e-8) for v in returns] for _, _, returns in batch]
@@ -52,14 +52,14 @@ def test_empg(batch, settings) -> None:
 
 
 def test_an_unlikely_response_is_judged_by_its_state() -> None:
-    """By hand: the lost trajectory's certain step shares its loss, its guess is compared."""
+    """An unlikely response is judged by its state, a certain one by its trajectory."""
     steps = StepArrays.from_columns(
         task=[0] * 4,
         trajectory=[0, 0, 1, 1],
         time=[0, 1, 0, 1],
         anchor=["hall", "door", "hall", "door"],
         reward=[0.0, 10.0, 0.0, 0.0],
-        nll=[0.0, 2.0, 0.0, 2.0],  # one standard deviation, 1, from their mean
+        nll=[0.0, 2.0, 0.0, 2.0],  # each is one standard deviation, 1, from the mean
         gamma=0.5,
     )
     guess = 1 / (1 + math.exp(-1))

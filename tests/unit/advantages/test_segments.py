@@ -1,4 +1,4 @@
-"""HiPER: by plain loops over its recursions, and by its limits."""
+"""HiPER, compared with plain loops over its recursions and with GAE in its limits."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 from hgpo_rllib.advantages.baselines import gae
 from hgpo_rllib.advantages.segments import SegmentValues, hiper
 
-STEPS = st.tuples(st.sampled_from([0.0, 1.0, 10.0]), st.booleans())  # reward, begins
+STEPS = st.tuples(st.sampled_from([0.0, 1.0, 10.0]), st.booleans())  # reward, begins a segment
 EPISODES = st.lists(st.lists(STEPS, min_size=1, max_size=6), min_size=1, max_size=4)
 SETTINGS = st.builds(
     EstimatorSettings,
@@ -50,7 +50,7 @@ def normalized(values: list[float], normalize: str) -> np.ndarray:
 
 @given(EPISODES, SETTINGS)
 def test_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """Segment by segment from the end of each episode, as the equations of the paper's code."""
+    """Advantages and targets equal the equations of the paper's code, computed by loops."""
     steps, begins, value = batch(episodes, settings.gamma)
     gamma, lam, decay = settings.gamma, settings.gae_lambda, settings.segment_lambda
     low, switch = np.zeros(len(steps)), np.zeros(len(steps))
@@ -94,7 +94,7 @@ def test_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
 def test_a_penalty_affects_only_its_own_step(
     episodes: Episodes, settings: EstimatorSettings, place: int
 ) -> None:
-    """Given the values; of sub-goals, the step where the segment begins."""
+    """A penalty changes only its own step's targets; of sub-goals, only where a segment begins."""
     steps, begins, value = batch(episodes, settings.gamma)
     row = place % len(steps)
     penalty = np.eye(len(steps))[row]
@@ -110,7 +110,7 @@ def test_a_penalty_affects_only_its_own_step(
 
 @given(EPISODES, SETTINGS)
 def test_one_segment_is_flat_gae(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """For actions, with any γ and λ; sub-goals and switches have the whole return."""
+    """With one segment, actions get plain GAE; targets of sub-goals and switches are returns."""
     steps, begins, value = batch(episodes, settings.gamma)
     begins = steps.time == 0
     advantage, target = hiper(steps, begins, value, replace(settings, normalize="mean"))
@@ -122,7 +122,7 @@ def test_one_segment_is_flat_gae(episodes: Episodes, settings: EstimatorSettings
 
 @given(EPISODES, SETTINGS)
 def test_one_turn_per_segment_is_turn_gae(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """For sub-goals, with the λ of segments; actions have one-step differences to V_high."""
+    """With one turn per segment, sub-goals get GAE over turns, and actions one-step targets."""
     steps, begins, value = batch(episodes, settings.gamma)
     begins = np.ones(len(steps), bool)
     advantage, target = hiper(steps, begins, value, replace(settings, normalize="mean"))

@@ -1,4 +1,4 @@
-"""Step arrays: returns, ids of any kind, and what is refused."""
+"""Step arrays: returns, ids of any kind, and rejected input."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ EPISODES = st.lists(
 def from_rewards(
     episodes: list[list[tuple[float, bool]]], gamma: float, penalty: float, order: list[int]
 ) -> StepArrays:
-    """Return arrays from rewards and invalid flags, the rows in this order."""
+    """Return arrays from rewards and invalid flags, with the rows in this order."""
     table = [(i, t, *step) for i, steps in enumerate(episodes) for t, step in enumerate(steps)]
     trajectory, time, reward, invalid = zip(*(table[i] for i in order), strict=True)
     return StepArrays.from_columns(
@@ -33,7 +33,7 @@ def from_rewards(
 
 
 def test_the_penalty_falls_on_the_invalid_step_alone() -> None:
-    """It is taken after discounting: 4 = 0.5 * 8, 2 = 0.25 * 8; 8 - 0.25 over the trajectory."""
+    """The penalty is subtracted after discounting, so 3.75 = 0.5 * 8 - 0.25 but 2 = 0.25 * 8."""
     steps = from_rewards([[(0.0, False), (0.0, True), (8.0, False)]], 0.5, 0.25, [0, 1, 2])
     np.testing.assert_array_equal(steps.step_return, [2.0, 3.75, 8.0])
     assert steps.trajectory_return is not None
@@ -41,7 +41,7 @@ def test_the_penalty_falls_on_the_invalid_step_alone() -> None:
 
 
 def test_discount_and_penalty_by_default() -> None:
-    """Those of the paper: 0.95 and 0.1."""
+    """The defaults are those of the paper: a discount of 0.95 and a penalty of 0.1."""
     steps = StepArrays.from_columns(
         [0, 0], [0, 0], [0, 1], [0, 0], reward=[0.0, 10.0], invalid=[True, False]
     )
@@ -51,7 +51,7 @@ def test_discount_and_penalty_by_default() -> None:
 
 @given(EPISODES, st.floats(0.1, 1), st.randoms(use_true_random=False))
 def test_returns_by_definition(episodes, gamma: float, random) -> None:
-    """Each return is the discounted sum of what follows, less the step's own penalty."""
+    """A return is the discounted sum of rewards from its step on, less the step's own penalty."""
     expected = [
         (
             sum(gamma**j * r for j, (r, _) in enumerate(steps[t:])) - 0.1 * steps[t][1],
@@ -69,7 +69,7 @@ def test_returns_by_definition(episodes, gamma: float, random) -> None:
 
 @given(BATCHES, st.randoms(use_true_random=False))
 def test_previous_steps(batch, random) -> None:
-    """Each row's previous row is the same trajectory's at the time before, in any row order."""
+    """A row's previous row is the preceding step of its trajectory, in any order of rows."""
     steps = arrays(batch)
     steps = rows(steps, np.array(random.sample(range(len(steps)), len(steps))))
     for row, before in enumerate(steps.previous):
@@ -81,7 +81,7 @@ def test_previous_steps(batch, random) -> None:
 
 
 def test_an_empty_batch() -> None:
-    """No steps, no error."""
+    """A batch without steps is accepted."""
     for returns in ({"step_return": []}, {"reward": []}):
         steps = StepArrays.from_columns([], [], [], [], **returns)
         assert len(steps) == 0
@@ -89,7 +89,7 @@ def test_an_empty_batch() -> None:
 
 
 def test_ids_of_any_kind() -> None:
-    """Integers, strings, tuples and mixtures, also in arrays; equal keys get equal ids."""
+    """Ids may be integers, strings, tuples or mixtures of them; equal keys get equal ids."""
     steps = StepArrays.from_columns(
         task=np.array([70, 70, -3]),
         trajectory=["a", "a", "b"],
@@ -150,14 +150,14 @@ def table(**changes: object) -> dict[str, object]:
     ],
 )
 def test_damaged_batches_are_refused(changes: dict[str, object], message: str) -> None:
-    """The error names the row, or the column."""
+    """The error names the row or the column."""
     StepArrays.from_columns(**table())
     with pytest.raises(ValueError, match=message):
         StepArrays.from_columns(**table(**changes))
 
 
 def test_arrays_of_ones_own_are_checked_too() -> None:
-    """The constructor, without columns, refuses the same."""
+    """The constructor makes the same checks as `from_columns`."""
 
     def ids(*values: int) -> NDArray[np.int64]:
         return np.array(values)

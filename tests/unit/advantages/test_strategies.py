@@ -1,4 +1,4 @@
-"""Credit for strategies: by a plain loop, and by its limits."""
+"""Credit for strategies, compared with a plain loop and with GRPO in its limits."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -37,7 +37,7 @@ def batch(episodes: Episodes) -> StepArrays:
 
 @given(EPISODES, SHARES, st.sampled_from(["mean", "mean_std"]))
 def test_by_a_loop(episodes: Episodes, share: float, normalize: str) -> None:
-    """The mean of the best returns of each strategy, compared with those of its task."""
+    """Strategies of a task are compared by the mean of their best returns."""
     settings = EstimatorSettings(strategy_share=share, normalize=normalize)
     returns = defaultdict(list)
     for task, strategy, value, _ in episodes:
@@ -57,7 +57,7 @@ def test_by_a_loop(episodes: Episodes, share: float, normalize: str) -> None:
 
 @given(EPISODES, SHARES)
 def test_one_execution_per_strategy_is_grpo(episodes: Episodes, share: float) -> None:
-    """Strategies then are compared as GRPO compares trajectories of the task."""
+    """With one execution each, strategies are compared as GRPO compares trajectories."""
     own = [(task, i, *rest) for i, (task, _, *rest) in enumerate(episodes)]
     steps, settings = batch(own), EstimatorSettings(strategy_share=share)
     expected = grpo(replace(steps, task=steps.parent), settings)
@@ -68,7 +68,7 @@ def test_one_execution_per_strategy_is_grpo(episodes: Episodes, share: float) ->
 
 @given(EPISODES, SHARES)
 def test_one_strategy_is_grpo_for_actions(episodes: Episodes, share: float) -> None:
-    """All executions are compared with each other, and the strategy with nothing."""
+    """GRPO compares all executions of a single strategy, which gets no advantage itself."""
     one = [(task, 0, *rest) for task, _, *rest in episodes]
     steps, settings = batch(one), EstimatorSettings(strategy_share=share)
     assert not strata(steps, settings).any()
@@ -77,7 +77,7 @@ def test_one_strategy_is_grpo_for_actions(episodes: Episodes, share: float) -> N
 
 
 def test_noisy_executions_do_not_condemn_a_strategy() -> None:
-    """Half of the members count: one success in two is as good as two."""
+    """If half of the executions count, one success in two is as good as two."""
     episodes = [(0, 0, 10.0, 1), (0, 0, 0.0, 1), (0, 1, 10.0, 1), (0, 1, 10.0, 1)]
     assert not strata(batch(episodes), EstimatorSettings(strategy_share=0.5)).any()
     whole = strata(batch(episodes), EstimatorSettings(strategy_share=1.0, normalize="mean"))

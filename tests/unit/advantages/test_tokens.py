@@ -1,4 +1,4 @@
-"""Advantages of tokens, by plain loops over the recursions of GAE and by their limits."""
+"""Advantages of tokens, compared with plain loops over GAE and in its limits."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ Episodes = list[list[tuple[float, bool, int]]]
 def batch(
     episodes: Episodes, settings: EstimatorSettings, one_head: bool
 ) -> tuple[StepArrays, TokenArrays]:
-    """Return turns of (reward, invalid, tokens). With one head, V_k is V of its first token."""
+    """Return turns of (reward, invalid, tokens); with one head, V_k is V of the first token."""
     turns = [turn for episode in episodes for turn in episode]
     lengths = np.array([tokens for *_, tokens in turns])
     step = np.repeat(np.arange(len(turns)), lengths)
@@ -51,7 +51,7 @@ def batch(
 def token_loop(
     steps: StepArrays, tokens: TokenArrays, rewards: Floats, gamma: float, lam: float
 ) -> list[float]:
-    """GAE backwards over the tokens of each episode; a turn's reward is at its last token."""
+    """Return GAE over the tokens of each episode, with a turn's reward at its last token."""
     advantages = np.zeros(len(tokens.value))
     for j in reversed(range(len(tokens.value))):
         turn, last = tokens.step[j], j + 1 == len(tokens.value)
@@ -66,7 +66,7 @@ def token_loop(
 
 @given(EPISODES, SETTINGS)
 def test_ppo_tokens_by_a_loop(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """Through all turns; the targets are values plus advantages before these are centered."""
+    """GAE runs through all turns; targets are values plus advantages before centering."""
     steps, tokens = batch(episodes, settings, one_head=True)
     turns = [turn for episode in episodes for turn in episode]
     rewards = np.array([reward for reward, *_ in turns])
@@ -81,9 +81,9 @@ def test_ppo_tokens_by_a_loop(episodes: Episodes, settings: EstimatorSettings) -
 
 @given(EPISODES, SETTINGS)
 def test_vetta_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """GAE over turns, plus GAE with gamma = lambda = 1 over tokens, centered in each response."""
+    """VETTA is GAE over turns plus undiscounted GAE over tokens, centered in each response."""
     steps, tokens = batch(episodes, settings, one_head=False)
-    # Without the penalties of later turns, which would lower the returns of earlier ones.
+    # Leave out the penalties of later turns, which would lower the returns of earlier turns.
     turns = [turn for episode in episodes for turn in episode]
     rewards, residual = np.array([reward for reward, *_ in turns]), np.zeros(len(tokens.value))
     raw = np.array(token_loop(steps, tokens, rewards, 1.0, 1.0))
@@ -102,7 +102,7 @@ def test_vetta_by_loops(episodes: Episodes, settings: EstimatorSettings) -> None
 
 @given(EPISODES, SETTINGS)
 def test_one_token_per_response(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """Then all three are GAE over turns."""
+    """With one token per response, both token estimators equal GAE over turns."""
     single = [[(reward, invalid, 1) for reward, invalid, _ in turns] for turns in episodes]
     steps, tokens = batch(single, settings, one_head=True)
     expected = find_estimator("ppo")(steps, settings)
@@ -112,7 +112,7 @@ def test_one_token_per_response(episodes: Episodes, settings: EstimatorSettings)
 
 @given(EPISODES, SETTINGS)
 def test_equal_values_in_a_response(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """All tokens have the advantage of their turn."""
+    """If a response's values are equal, its tokens have the advantage of their turn."""
     steps, tokens = batch(episodes, settings, one_head=True)
     value = steps.require("value")
     tokens = replace(tokens, value=value[tokens.step])
@@ -124,7 +124,7 @@ def test_equal_values_in_a_response(episodes: Episodes, settings: EstimatorSetti
 
 @given(EPISODES, SETTINGS)
 def test_one_turn_per_episode(episodes: Episodes, settings: EstimatorSettings) -> None:
-    """GAE over the tokens of one response: its return minus the value, for any gamma and lambda."""
+    """With one turn, advantages are returns minus values for any gamma and lambda."""
     steps, tokens = batch([turns[:1] for turns in episodes], settings, one_head=True)
     raw = steps.step_return[tokens.step] - tokens.value
     advantage, _ = ppo_tokens(steps, tokens, settings)
@@ -133,7 +133,7 @@ def test_one_turn_per_episode(episodes: Episodes, settings: EstimatorSettings) -
 
 @given(EPISODES)
 def test_gamma_and_lambda_1(episodes: Episodes) -> None:
-    """Return minus value; targets of all kinds are the sums of rewards."""
+    """With gamma = lambda = 1, advantages are returns minus values, and targets are returns."""
     settings = EstimatorSettings(gamma=1.0, gae_lambda=1.0, normalize="mean")
     steps, tokens = batch(episodes, settings, one_head=True)
     raw = steps.step_return[tokens.step] - tokens.value
@@ -144,12 +144,12 @@ def test_gamma_and_lambda_1(episodes: Episodes) -> None:
 
 
 def test_vetta_by_hand() -> None:
-    """Two turns of two tokens, reward 10 at the end; the second turn is invalid."""
+    """VETTA equals values computed by hand for two turns of two tokens, the second invalid."""
     settings = EstimatorSettings(gamma=0.5, gae_lambda=0.5, normalize="mean", token_weight=2.0)
     steps, tokens = batch([[(0.0, False, 2), (10.0, True, 2)]], settings, one_head=False)
     steps = replace(steps, value=np.array([1.0, 4.0]))
     tokens = replace(tokens, value=np.array([0.0, 2.0, 3.0, 1.0]))
-    first = 0.5 * 4 - 1 + 0.25 * (10 - 4)  # without the penalty of the second
+    first = 0.5 * 4 - 1 + 0.25 * (10 - 4)  # without the second turn's penalty
     second = 10 - 4 - PENALTY
     expected = np.array([first + 2, first - 2, second - 2, second + 2])
     advantage, target = vetta(steps, tokens, settings)
@@ -161,7 +161,7 @@ def test_vetta_by_hand() -> None:
 
 @pytest.mark.parametrize("estimator", [ppo_tokens, vetta])
 def test_no_tokens(estimator) -> None:
-    """Steps with empty responses have targets of turns, and there is nothing else to compute."""
+    """Steps with empty responses have no advantages or targets of tokens."""
     steps, _ = batch([[(1.0, False, 1)]], EstimatorSettings(), one_head=True)
     nothing = np.zeros(0, np.int64)
     for result in estimator(steps, TokenArrays(nothing, nothing, np.zeros(0)), EstimatorSettings()):

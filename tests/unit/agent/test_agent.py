@@ -67,7 +67,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_agent(tokenizer: PreTrainedTokenizerFast, **changes) -> TokenRenderer:
-    """Return an agent that shows two turns."""
+    """Return a renderer that shows two turns."""
     settings = {"prompt": "alfworld_compact", "memory_length": 2, "max_prompt_tokens": 4096}
     return TokenRenderer(tokenizer, AgentSettings(**(settings | changes)))
 
@@ -83,7 +83,7 @@ class TestMemory:
         ]
 
     def test_length(self) -> None:
-        """No turns for 0, and not more than there are."""
+        """`last(k)` returns no turns for k = 0, and at most as many as there are."""
         memory = remembered(("o", "a"))
         assert memory.last(0) == []
         assert len(memory.last(3)) == 1
@@ -117,7 +117,7 @@ class TestTemplates:
     @pytest.mark.parametrize("environment", EPISODES)
     @pytest.mark.parametrize("prompt", ["full", "compact"])
     def test_golden(self, environment: str, prompt: str) -> None:
-        """The rendered text is the recorded one to the letter."""
+        """The rendered text equals the recorded one exactly."""
         goal, memory, first, later = EPISODES[environment]
         name = f"{environment}_{prompt}"
         renderer = TextRenderer(AgentSettings(prompt=name))
@@ -130,17 +130,17 @@ class TestTemplates:
         [
             (INDEX, ["Search"]),
             (ITEM, ITEM.split(" [SEP] ")[2:]),
-            # Only where the store puts it: a product may be called so.
+            # "Instruction:" counts only where the store puts it; a product may have this name.
             ("a [SEP] b [SEP] Instruction: [SEP] c", ["a", "b", "Instruction:", "c"]),
             ("", [""]),
         ],
     )
     def test_page_parts(self, observation: str, parts: list[str]) -> None:
-        """What comes behind the instruction; the whole page where there is none."""
+        """The parts are those after the instruction, or the whole page if there is none."""
         assert page_parts(observation) == parts
 
     def test_main_parts(self) -> None:
-        """What tells pages of one kind apart; titles that begin like a button stay."""
+        """Navigation, prices and counts are dropped; titles that begin like a button are kept."""
         assert main_parts(page_parts(RESULTS)) == [
             *("B000000001", "Bimo Red Mug"),
             *("B000000002", "Bimo Cup"),
@@ -150,7 +150,7 @@ class TestTemplates:
         assert main_parts(kept) == kept
 
     def test_a_template_file(self, tmp_path: Path) -> None:
-        """A path is taken as it is; the filters are there too."""
+        """A path is used as given, and the template can use the filters."""
         path = tmp_path / "own.txt"
         path.write_text("{{ current_step }} {{ admissible_actions | main_actions | join('+') }}\n")
         actions = ["look", "go to bed 1", "examine bed 1", "use lamp 1"]
@@ -165,7 +165,7 @@ class TestTemplates:
             TextRenderer(AgentSettings(prompt=str(path))).message("", "", [], 0, [])
 
     def test_an_unknown_name_lists_the_known_ones(self) -> None:
-        """The message says what to write instead."""
+        """The error lists the available templates."""
         with pytest.raises(FileNotFoundError) as error:
             load_template("alfworld_fool")
         assert "'alfworld_fool'" in str(error.value)
@@ -187,7 +187,7 @@ class TestTemplates:
         assert brief(observation) == expected
 
     def test_main_actions(self) -> None:
-        """Looking is left out by its first word, the rest keeps its order."""
+        """Actions for looking are dropped by their first word; the others keep their order."""
         actions = ["take b 1 from examine 1", *ADMISSIBLE, "lookup", "help"]
         assert main_actions(actions) == [
             "take b 1 from examine 1",
@@ -201,7 +201,7 @@ class TestTemplates:
         not RELEASED.is_file(), reason="the released texts are not beside this checkout"
     )
     def test_prompts_are_written_for_this_project(self) -> None:
-        """No long line is shared with the released templates."""
+        """No template shares a long line with the released ones."""
         released = json.loads(RELEASED.read_text()).values()
         theirs = {line.strip() for text in released for line in text.splitlines()}
         for path in PROMPTS.glob("*.jinja"):
@@ -220,7 +220,7 @@ class TestTokenRenderer:
     def test_prompt_goes_through_the_chat_template(
         self, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        """One user message, then the opening of the answer."""
+        """The prompt is one user message followed by the opening of the response."""
         template = tokenizer.chat_template
         try:
             tokenizer.chat_template = (
@@ -236,7 +236,7 @@ class TestTokenRenderer:
         assert prompt.count("<user>") == 1
 
     def test_a_long_prompt_loses_its_beginning(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """The end, with the actions, is kept; a prompt that fits is not touched."""
+        """The end, with the actions, is kept; a prompt that fits does not change."""
         turn = ("g", DESK, ADMISSIBLE, LATER)
         whole = make_agent(tokenizer).prompt(*turn).token_ids
         short = make_agent(tokenizer, max_prompt_tokens=16).prompt(*turn)
@@ -247,7 +247,7 @@ class TestTokenRenderer:
     def test_shortening_removes_the_oldest_turns_first(
         self, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        """It removes as few turns as possible. If none is left, it removes the beginning."""
+        """As few turns as possible are removed, and the beginning only if no turn is left."""
 
         def prompt(memory_length: int, limit: int, shorten: str = "memory") -> EncodedPrompt:
             agent = make_agent(
@@ -270,7 +270,7 @@ class TestTokenRenderer:
     def test_the_end_token_is_no_part_of_the_completion(
         self, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        """Tags stay, the end token goes."""
+        """The completion has the tags but not the end token."""
         text = "<think>look around</think><action>look</action>"
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
         assert make_agent(tokenizer).text(ids) == text
@@ -279,7 +279,7 @@ class TestTokenRenderer:
     def test_inadmissible_is_invalid(
         self, tokenizer: PreTrainedTokenizerFast, strict: bool
     ) -> None:
-        """A well-formed action that is not offered is invalid only where the setting says so."""
+        """A well-formed action that is not offered is invalid only if the setting is on."""
         agent = make_agent(tokenizer, inadmissible_is_invalid=strict)
         completion = "<think></think><action>go to desk 1</action>"
         assert agent.parse(completion, ADMISSIBLE) == ParsedAction("go to desk 1", not strict)

@@ -1,4 +1,4 @@
-"""`agent.context=conversation`: prompts continue each other in token ids."""
+"""`agent.context=conversation`: each prompt extends the previous one in token ids."""
 
 import copy
 import itertools
@@ -66,7 +66,7 @@ def play(renderer: TokenRenderer, steps: int, response: str, end: bool = True) -
 def test_prompts_are_those_of_the_chat_template(
     tokenizer: PreTrainedTokenizerFast, template: str | None, end: bool
 ) -> None:
-    """Of all messages, with token ids that are appended and an end token per response."""
+    """A prompt appends token ids and equals the chat template applied to all messages."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template or tokenizer.chat_template
     renderer = make_renderer(tokenizer)
@@ -89,7 +89,7 @@ def test_prompts_are_those_of_the_chat_template(
 def test_a_chat_template_with_an_end_token_of_its_own(
     tokenizer: PreTrainedTokenizerFast, end: bool
 ) -> None:
-    """As that of Gemma, whose responses end with <end_of_turn>, not with the tokenizer's <eos>."""
+    """A chat template may have another end token than the tokenizer, as Gemma's does."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn_end>"]})
     tokenizer.chat_template = CHATML.replace("{{ eos_token }}", "<turn_end>")
@@ -114,7 +114,7 @@ def test_a_chat_template_with_an_end_token_of_its_own(
 
 
 def test_one_that_is_too_long_begins_again(tokenizer: PreTrainedTokenizerFast) -> None:
-    """With a prompt as of a window, and continues from there."""
+    """A conversation that is too long restarts from a window prompt."""
     window = TokenRenderer(tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2))
     renderer = make_renderer(tokenizer)
     memory = play(renderer, 4, "<action>look</action>")
@@ -130,7 +130,7 @@ def test_one_that_is_too_long_begins_again(tokenizer: PreTrainedTokenizerFast) -
 
 
 def test_a_template_of_follow_ups(tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-    """It sees what `agent.prompt` sees, without history."""
+    """Follow-up templates get the variables of `agent.prompt`, except the history."""
     path = tmp_path / "next.jinja"
     path.write_text("{{ goal }} {{ current_step }} {{ observation }}")
     renderer = make_renderer(tokenizer, follow_up_prompt=str(path))

@@ -1,4 +1,4 @@
-"""Parsing rules: thoughts, actions, validity, and what is offered."""
+"""Rules for parsing thoughts and actions, for validity, and for offered actions."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def test_thoughts(completion: str, found: str | None) -> None:
 
 
 def test_unclosed_tags_are_read_in_linear_time() -> None:
-    """From each of these tags on, a regular expression looked for an end: for hours."""
+    """Many unclosed tags parse fast, unlike with a regular expression, which took hours."""
     completion = "<think>" * 700_000
     assert find_thought(completion) is None
     assert thought(completion) == ""
@@ -42,12 +42,12 @@ class TestParsing:
         ("completion", "action", "is_valid"),
         [
             ("<think>why</think><action>go to desk 1</action>", "go to desk 1", True),
-            # What is sent is trimmed and lower-cased.
+            # The action is trimmed and lower-cased.
             ("<think>a</think><ACTION>\n Go To Desk 1 </Action>", "go to desk 1", True),
             # The order of the parts does not matter, and text around them is ignored.
             ("so <action>look</action> <think>late</think> !", "look", True),
             ("</think><think><action>look</action>", "look", True),
-            # First opening and first closing tag.
+            # The first opening and the first closing tag count.
             ("<think></think><action>a</action><action>b</action>", "a", True),
             ("<think></think><action>a<action>b</action>", "a<action>b", True),
             ("<think></think></action><action>look</action>", "", True),
@@ -58,14 +58,14 @@ class TestParsing:
             ("a</think><action>look</action>", "look", False),
             ("<Think>a</think><action>look</action>", "look", False),
             ("<think>a</THINK><action>look</action>", "look", False),
-            # Chinese characters anywhere; other scripts are fine.
+            # Chinese characters make a response invalid; other scripts do not.
             ("<think>我</think><action>look</action>", "look", False),
             ("<think></think><action>look 看</action>", "look 看", False),
             ("<think>é ñ あ</think><action>look</action>", "look", True),
         ],
     )
     def test_tags(self, completion: str, action: str, is_valid: bool) -> None:
-        """The rules of the released agents, one by one."""
+        """Parsing follows each rule of the released agents."""
         assert parse_completion(completion) == ParsedAction(action, is_valid)
 
     @pytest.mark.parametrize("tags", ["{}", "<think>a</think><action>{}", "{}</action>"])
@@ -77,7 +77,7 @@ class TestParsing:
 
     @pytest.mark.parametrize("completion", ["", "Look", " x "])
     def test_a_short_text_is_sent_whole(self, completion: str) -> None:
-        """Fewer than 30 characters are all there is."""
+        """A text of fewer than 30 characters is sent whole."""
         assert parse_completion(completion) == ParsedAction(completion.lower(), False)
 
     @pytest.mark.parametrize(
@@ -92,13 +92,13 @@ class TestParsing:
         ],
     )
     def test_an_offered_search_is_any_search(self, action: str, offered: bool) -> None:
-        """Where searches are offered at all."""
+        """If searches are offered, any non-empty search counts as offered."""
         assert is_offered(action, ["look", ANY_SEARCH]) is offered
         assert is_offered(action, ["look"]) is (action == "look")
         assert is_offered(action, [ANY_ACTION])
 
     def test_validity_is_a_bool(self) -> None:
-        """It becomes an array of bools later: no match object may leak."""
+        """`is_valid` is a bool, never a match object, as it becomes an array of bools later."""
         for completion in (
             "<think></think><action>a</action>",
             "<think>我</think><action></action>",

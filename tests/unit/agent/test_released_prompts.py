@@ -1,6 +1,6 @@
-"""The released agents' texts, run as files of `agent.prompt`, and their slots in our own.
+"""The released agents' prompts as files of `agent.prompt`, and the order of their slots in ours.
 
-The texts are not part of this project: without them beside the checkout these tests are skipped.
+The tests are skipped without the released texts, which are not part of this project.
 """
 
 import json
@@ -50,7 +50,7 @@ ITEM = f"Instruction: [SEP] {WISH} [SEP] Back to Search [SEP] Bimo Red Mug [SEP]
 def released_agent(
     name: str, slots: dict[str, str], folder: Path, memory_length: int
 ) -> TextRenderer:
-    """Return the agent with the released texts, written as docs/evaluation.md says."""
+    """Return the agent with the released texts, written as docs/evaluation.md describes."""
     texts = json.loads(RELEASED.read_text())
     without, later = (
         re.sub(r"\{(\w+)\}", lambda slot: slots[slot[1]], texts[f"{name}_TEMPLATE{suffix}"])
@@ -64,7 +64,7 @@ def released_agent(
 def alfworld_by_the_rules(
     observation: str, actions: Sequence[str], turns: Sequence[Turn], length: int
 ) -> str:
-    """The prompt as the notes on the released code describe it (Q4.1)."""
+    """Return the prompt as the notes on the released code describe it (Q4.1)."""
     texts = json.loads(RELEASED.read_text())
     listed = "\n ".join(f"'{action}'" for action in actions)
     if not turns or length <= 0:
@@ -89,7 +89,7 @@ def alfworld_by_the_rules(
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 def test_alfworld(tmp_path: Path, steps: int) -> None:
-    """Every slot is filled as there, on the first step, early, and later."""
+    """Every slot is filled as in the released code, on the first step and on later ones."""
     memory = Memory()
     for number in range(steps):
         memory.add(FIRST if number == 0 else f"You see {number}.", f"go to shelf {number}")
@@ -102,7 +102,7 @@ def test_alfworld(tmp_path: Path, steps: int) -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
 def test_webshop(tmp_path: Path, steps: int) -> None:
-    """Pages lose their instruction, actions keep their last comma."""
+    """Pages lose their instruction, and the list of actions keeps its last comma."""
     memory = Memory()
     for number in range(steps):
         memory.add(INDEX if number == 0 else ITEM, f"click[{number}]")
@@ -135,7 +135,7 @@ def test_webshop(tmp_path: Path, steps: int) -> None:
 @pytest.mark.parametrize(("name", "prompt"), [("ALFWORLD", "alfworld"), ("WEBSHOP", "webshop")])
 @pytest.mark.parametrize("later", [False, True])
 def test_our_texts_have_the_slots_in_their_order(name: str, prompt: str, later: bool) -> None:
-    """Each value stands where the released text has it, and nowhere else a slot of its own."""
+    """Our templates show the values in the order of the released template's slots."""
     memory = Memory()
     for number in range(7 if later else 0):
         memory.add(f"seen{number}", f"done{number}")

@@ -32,7 +32,7 @@ KEEP = "<switch>keep</switch><subgoal>other</subgoal><action>look</action>"
     ],
 )
 def test_blocks(completion: str, valid: bool, switches: bool, subgoal: str) -> None:
-    """A missing or unknown word keeps; the action is what it always is."""
+    """A missing or unknown switch word means keep; the action is parsed as for other agents."""
     blocks = find_blocks(completion)
     assert (blocks.parsed.is_valid, blocks.switches, blocks.subgoal) == (valid, switches, subgoal)
     assert blocks.parsed.action == parse_completion(completion).action
@@ -42,7 +42,7 @@ def test_blocks(completion: str, valid: bool, switches: bool, subgoal: str) -> N
 
 
 def test_the_current_subgoal() -> None:
-    """That of the last switch, or of the first response; a copy that differs does not count."""
+    """The current sub-goal is that of the last switch, or else of the first response."""
     memory = Memory()
     assert memory.subgoal == "None"
     for completion, current in (
@@ -58,7 +58,7 @@ def test_the_current_subgoal() -> None:
 
 
 def test_prompts_show_the_current_subgoal() -> None:
-    """In the first line; the full template asks for the three blocks."""
+    """Prompts begin with the current sub-goal; the full template asks for the three blocks."""
     for prompt in ("alfworld_compact", "webshop_compact", "subgoals_full"):
         renderer = TextRenderer(AgentSettings(prompt=prompt, subgoals=True, memory_length=2))
         memory = Memory()
@@ -79,7 +79,7 @@ def test_other_agents_have_none() -> None:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """One that merges across the ends of blocks."""
+    """Return a tokenizer that merges characters across the ends of blocks."""
     return train_tokenizer([SWITCH, KEEP, "a pen: take it é"] * 20, [], 380)
 
 
@@ -92,7 +92,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 def test_spans(
     tokenizer: PreTrainedTokenizerFast, word: str, subgoal: str, before: str, is_first: bool
 ) -> None:
-    """Spans have the tokens of their blocks, and at most a part of one before and after."""
+    """A span is the shortest run of tokens that contains its block."""
     renderer = TokenRenderer(tokenizer, AgentSettings(subgoals=True))
     text = f"{before}<switch>{word}</switch><subgoal>{subgoal}</subgoal><action>look</action>"
     ids = renderer.encode_response(text)
@@ -120,7 +120,7 @@ def test_without_an_action_the_whole_response_is_its_span(
 
 
 def test_demonstrated_responses() -> None:
-    """They switch where the thought of the expert changes."""
+    """Demonstrated responses switch where the expert's thought changes."""
     first = subgoal_text("None", "mug: find it", "look")
     assert find_blocks(first)[:3] == (("look", True), True, "mug: find it")
     assert not find_blocks(subgoal_text("mug: find it", "mug: find it", "look")).switches

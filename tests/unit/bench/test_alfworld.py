@@ -23,7 +23,7 @@ EPISODE = Episode(
 
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_a_difference_in_any_part_of_an_answer_counts(part: int) -> None:
-    """Observation, admissible actions, won."""
+    """The observation, the admissible actions and `won` are all compared."""
     other = ("You see!", ["look", "help"], True)
     expected = EPISODE.answers[1]
     changed = (*expected[:part], other[part], *expected[part + 1 :])
@@ -40,7 +40,7 @@ def test_ratios_say_how_many_times_as_long_textworld_takes() -> None:
 
 @pytest.mark.parametrize("differing", [0, 1])
 def test_a_difference_fails(monkeypatch: pytest.MonkeyPatch, differing: int) -> None:
-    """Exit code 1, with the same output: one object, or tables."""
+    """A difference gives exit code 1 and the same output, as JSON or as tables."""
     found = {"steps": [{"games": "kitchens", "differing_answers": differing}]}
     monkeypatch.setattr(bench, "bench_alfworld", lambda *arguments: found)
     done = CliRunner().invoke(app, ["bench", "alfworld", "--json"])

@@ -20,14 +20,14 @@ SMALL = ["bench", "advantages", "--size", "400"]
 
 
 def test_both_sides_agree() -> None:
-    """The comparison is of equal results."""
+    """Both implementations give equal results, and `ratio` is that of their times."""
     for result in bench_advantages([400, 800]):
         assert result["difference"] < 1e-9
         assert result["ratio"] == result["dictionary_ms"] / result["columns_ms"]
 
 
 def test_synthetic_batches_are_of_their_size() -> None:
-    """Groups of 8 episodes with 50 steps; histories that differ."""
+    """A batch has groups of 8 episodes with 50 steps and different histories."""
     batch = synthetic_batch(800)
     assert {len(column) for column in batch.values()} == {800}
     assert len(set(batch["task"])) == 2
@@ -36,7 +36,7 @@ def test_synthetic_batches_are_of_their_size() -> None:
 
 
 def test_json_is_one_object() -> None:
-    """Nothing else is printed on standard output."""
+    """With `--json`, standard output holds one JSON object and nothing else."""
     done = CliRunner().invoke(app, [*SMALL, "--json"])
     assert done.exit_code == 0
     result = json.loads(done.stdout)
@@ -44,7 +44,7 @@ def test_json_is_one_object() -> None:
 
 
 def test_tables() -> None:
-    """A row a size; a table of the study with its claims."""
+    """Each size has a row, and the study has a table and its claims."""
     done = CliRunner().invoke(app, SMALL)
     assert done.exit_code == 0
     assert "400" in done.stdout
@@ -58,7 +58,7 @@ def test_tables() -> None:
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is measured can be chosen."""
+    """Options select what is measured."""
     given: list[Any] = []
 
     def bench(*arguments: Any, **fixed: Any) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_how_numbers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Three digits, and all before the point; the headings are the keys."""
+    """Numbers have three significant digits, or all integer digits; headings are the keys."""
     row = {"kind": "a", "steps": 12_345, "ms": 1234.56, "ratio": 0.012345, "each_mb": 1.5}
     show({"some_rows": [row]}, as_json=False)
     printed = capsys.readouterr().out
@@ -91,7 +91,7 @@ def test_how_numbers_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_median_is_a_turn_that_took_place() -> None:
-    """The lower of two."""
+    """The median of an even number of turns is the lower of the two in the middle."""
     rows = with_median([{"ratio": ratio} for ratio in (0.5, 1.0, 0.25, 0.4)], "ratio")
     assert [row["turn"] for row in rows] == ["1", "2", "3", "4", "median"]
     assert rows[-1]["ratio"] == 0.4
@@ -105,7 +105,7 @@ def test_the_median_is_a_turn_that_took_place() -> None:
     ],
 )
 def test_bad_sizes(arguments: list[str], message: str) -> None:
-    """One line that names the option and the remedy; `main` makes exit code 2 of it."""
+    """The error names the option and the remedy; `main` turns it into exit code 2."""
     done = CliRunner().invoke(app, ["bench", *arguments])
     assert isinstance(done.exception, ConfigError)
     with pytest.raises(ConfigError, match=message):
@@ -130,7 +130,7 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
 def test_nothing_to_measure_or_no_place_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, message: str
 ) -> None:
-    """Is said before Ray starts."""
+    """The error is raised before Ray starts."""
     monkeypatch.chdir(tmp_path)
     record_run(tmp_path, [0.2]).rename("RUN")
     done = CliRunner().invoke(app, ["bench", *arguments.split()])
@@ -139,7 +139,7 @@ def test_nothing_to_measure_or_no_place_for_it(
 
 
 def test_peak_memory_counts_what_is_freed_again() -> None:
-    """Two arrays of 8 MiB that live at once, and nothing of what was there before."""
+    """The peak has two arrays of 8 MiB that live at once, but no earlier allocations."""
     already = np.ones(2**20)
 
     def work() -> float:
@@ -149,6 +149,6 @@ def test_peak_memory_counts_what_is_freed_again() -> None:
 
 
 def test_peak_memory_of_the_estimator() -> None:
-    """It grows with the batch, and is not that of the columns."""
+    """The peak grows with the batch, and does not include the batch itself."""
     small, large = bench_advantages([4000, 8000])
     assert 4000 * 8 / 2**20 < small["peak_mib"] < large["peak_mib"] < 5

@@ -1,4 +1,4 @@
-"""The bias / variance study: its task, its enumeration, and what it finds."""
+"""The bias / variance study: its task, its enumeration, and its findings."""
 
 from math import factorial
 
@@ -12,7 +12,7 @@ from hgpo_rllib.errors import ConfigError
 
 
 def test_the_task() -> None:
-    """Probabilities sum to 1; advantages have mean 0 under the policy, and are right by hand."""
+    """Probabilities sum to 1; advantages have mean 0 and equal values computed by hand."""
     steps = bias_variance.trajectories()
     times = np.tile(np.arange(LENGTH), len(steps) // LENGTH)
     np.testing.assert_allclose(steps["probability"].groupby(times).sum(), 1)
@@ -34,7 +34,7 @@ def test_the_task() -> None:
 
 
 def test_groups_are_all_there_with_their_chances() -> None:
-    """Like throwing three dice with four sides: 20 outcomes, multinomial probabilities."""
+    """Three draws from four give 20 groups with multinomial probabilities."""
     chance = np.array([0.1, 0.2, 0.3, 0.4])
     members, probability = bias_variance.groups(3, chance)
     assert len(members) == 20
@@ -47,7 +47,7 @@ def test_groups_are_all_there_with_their_chances() -> None:
 
 
 def test_enumeration_agrees_with_sampling() -> None:
-    """Mean and standard deviation of GRPO's estimate, against 4,000 groups drawn at random."""
+    """GRPO's exact bias and deviation agree with 4,000 groups drawn at random."""
     exact = bias_variance.study(4)["everywhere"].loc["grpo"]
     steps, rng = bias_variance.trajectories(), np.random.default_rng(0)
     probability, reward = (steps[key].to_numpy()[::LENGTH] for key in ("probability", "reward"))
@@ -65,7 +65,7 @@ def test_enumeration_agrees_with_sampling() -> None:
 
 @pytest.mark.parametrize("size", [4, 5])
 def test_what_the_study_finds(size: int) -> None:
-    """Proposition 4.1: its ordering holds for clean comparisons, its zero covariance does not."""
+    """The ordering of Proposition 4.1 holds for clean comparisons, its zero covariance does not."""
     errors = bias_variance.study(size)
     clean = bias_variance.proposition(errors["grouped"])
     assert clean.pop("assumed: levels uncorrelated") is False
@@ -73,7 +73,7 @@ def test_what_the_study_finds(size: int) -> None:
     assert errors["grouped"].loc["level 2", "bias"] == pytest.approx(0, abs=1e-9)
     as_used = bias_variance.proposition(errors["levels"])
     assert as_used["assumed: bias falls with k"]
-    assert not as_used["assumed: variance rises with k"]  # lonely steps get 0: no variance
+    assert not as_used["assumed: variance rises with k"]  # single steps get 0: no variance
     broken = {claim for claim, holds in as_used.items() if "concluded" in claim and not holds}
     assert broken == {"concluded: variance <= v_K"}
     names = ["hgpo_uncertainty", "hgpo_leave_one_out"]
@@ -88,7 +88,7 @@ def made_up_errors() -> pd.DataFrame:
 
 
 def test_proposition_on_made_up_errors() -> None:
-    """Each claim can fail on its own."""
+    """Each claim of Proposition 4.1 can fail alone."""
     good = made_up_errors()
     assert all(bias_variance.proposition(good).values())
     for name, measure, value, broken in (
@@ -107,7 +107,7 @@ def test_proposition_on_made_up_errors() -> None:
 
 
 def test_bounds_are_those_of_the_paper() -> None:
-    """They are not sorted: the upper bound of the variance is v_K also where v_K is below v_0."""
+    """Bounds are not sorted: the variance's upper bound is v_K even where v_K is below v_0."""
     errors = made_up_errors()
     errors.loc["level 0", "std"], errors.loc["level 2", "std"] = 3.0, 1.0
     claims = bias_variance.proposition(errors)
@@ -122,6 +122,6 @@ def test_bounds_are_those_of_the_paper() -> None:
 
 @pytest.mark.parametrize("size", [1, 9])
 def test_group_sizes_that_cannot_be_enumerated(size: int) -> None:
-    """The error gives the range."""
+    """The error gives the allowed range."""
     with pytest.raises(ConfigError, match=f"must be 2 to 8, got {size}"):
         bias_variance.study(size)

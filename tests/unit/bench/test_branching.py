@@ -1,4 +1,4 @@
-"""Branches: values are those of the policy, the environment and the agent's memory. No engine."""
+"""Values of branches follow the policy, the environment and the agent's memory. No engine."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -26,13 +26,13 @@ from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
 GAMMA, PENALTY = 0.5, 4.0
 GOAL, LIMIT = 2, 4  # steps forward that win 8 points, and the step limit
-CHANCES = {"go": 0.5, "wait": 0.25, "": 0.25}  # of the policy; "" is an invalid response
+CHANCES = {"go": 0.5, "wait": 0.25, "": 0.25}  # the policy's; "" is an invalid response
 SETTINGS = AlgorithmSettings(gamma=GAMMA, invalid_penalty=PENALTY)
 BRANCHES = 250
 
 
 class Walk(gym.Env):
-    """Go forward to win; reset and snapshots give the same observations."""
+    """An environment won by going forward; resets and snapshots reproduce its observations."""
 
     observation_space = action_space = Text(100)
 
@@ -67,7 +67,7 @@ def future(at: int, taken: int) -> float:
 
 
 def exact_v(at: int, taken: int) -> float:
-    """Return V: the penalty of this step counts, those of later steps belong to their returns."""
+    """Return the exact V, which includes this step's penalty but not those of later steps."""
     return future(at, taken) - CHANCES[""] * PENALTY
 
 
@@ -83,7 +83,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 class Table:
-    """A brancher with a policy that follows `CHANCES` by the seed of the prompt."""
+    """A brancher whose policy draws from `CHANCES` with the seed of the prompt."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer = tokenizer
@@ -114,7 +114,7 @@ class Table:
         return asyncio.run(brancher.values(replace(state, executed=executed), "state"))
 
     def episode(self, length: int) -> Trajectory:
-        """Play members of task 3 until an episode has this length, which it does not end before."""
+        """Return an episode of task 3 that has at least this length."""
         rollout = Rollout(partial(play_in_pool, self.make_agent, self.pool), 1, asyncio.Semaphore())
         for member in range(100):
             played = asyncio.run(rollout.member(3, "group", member))
@@ -157,7 +157,7 @@ def test_values_are_those_of_the_policy(table: Table, before: list[str], at: int
 
 
 def test_the_variance_is_that_of_the_mean(table: Table) -> None:
-    """At the last step of an episode, a return is 8, 0 or the penalty."""
+    """At the last step, the variance of V is that of a return divided by the branches."""
     turns = [turn("go", 0, 1), turn("wait", 1, 2), turn("wait", 1, 3)]
     v, _ = table.values(AgentState(3, turns), [])
     outcomes, chances = np.array([8.0, 0.0, -PENALTY]), np.array(list(CHANCES.values()))

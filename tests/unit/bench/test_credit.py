@@ -1,4 +1,4 @@
-"""`hgpo bench credit`: sampled steps, shared states, continuing, refusals, and what it prints."""
+"""`hgpo bench credit`: sampling, shared states, continuation, rejected input, and output."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 
 class NoSnapshots(gymnasium.Env):
-    """An environment that cannot go back."""
+    """An environment without snapshots."""
 
     def __init__(self, split: str, data: str | None, max_steps: int):
         pass
@@ -48,7 +48,7 @@ PLAN = Plan(groups=3, steps=12, branches=4)
 
 
 def trajectory(group: int, member: int, rooms: list[str], won: bool) -> Trajectory:
-    """Return an episode that sees rooms; its prompts show the last two."""
+    """Return an episode that visits rooms; its prompts show the last two."""
     ids = [
         np.array([ord(room) for room in rooms[max(0, t - 1) : t + 1]]) for t in range(len(rooms))
     ]
@@ -79,7 +79,7 @@ def trajectory(group: int, member: int, rooms: list[str], won: bool) -> Trajecto
 
 @pytest.fixture
 def played() -> list[Trajectory]:
-    """Three groups of four episodes."""
+    """Return three groups of four episodes."""
     paths = [("abc", True), ("abc", False), ("adc", True), ("aabbc", False)]
     return [
         trajectory(group, member, list(path), won if group else not won)
@@ -170,7 +170,7 @@ def test_a_state_has_the_turns_before_it_and_the_response(played: list[Trajector
 
 
 class Player:
-    """In place of the env runner: values depend on the number of the state only."""
+    """A stand-in for the env runner whose values depend only on the number of the state."""
 
     def __init__(self, played: list[Trajectory]):
         self.played = played
@@ -210,7 +210,7 @@ def config(generated_games: Path, tmp_path: Path) -> RunConfig:
     (model / "model.safetensors").write_bytes(b"weights")
     (model / "config.json").write_text('{"model_type": "qwen2"}')
     (model / "tokenizer.json").touch()
-    gateway = "rollout.gateway_port=8100"  # of a run that clients played; branches are played here
+    gateway = "rollout.gateway_port=8100"  # set by a run that clients played; not used for branches
     return load_config(None, [f"model.model_path={model}", f"env.data={generated_games}", gateway])
 
 
@@ -243,7 +243,7 @@ def run(config: RunConfig, folder: Path, plan: Plan = PLAN) -> Result:
 def test_estimators_that_need_a_learner(
     config: RunConfig, player: Player, tmp_path: Path, estimator: str
 ) -> None:
-    """All estimators are compared, whatever the run's is."""
+    """All estimators are compared, whichever the run uses."""
     ours = run(config, tmp_path / "ours")
     of_run = config.algorithm.model_copy(update={"estimator": estimator})
     assert run(config.model_copy(update={"algorithm": of_run}), tmp_path / "theirs") == ours
@@ -257,7 +257,7 @@ def test_a_stopped_command_continues(config: RunConfig, player: Player, tmp_path
     with pytest.raises(RunStoppedError):
         run(config, tmp_path / "parts")
     with (tmp_path / "parts" / credit.BRANCHES).open("a") as file:
-        file.write('{"state": 5, "v": {"va')  # killed while it wrote
+        file.write('{"state": 5, "v": {"va')  # killed while writing
     player.stop_after = 100
     assert run(config, tmp_path / "parts") == whole
     assert sorted(player.branched) == sorted(states), "no state twice"
@@ -317,7 +317,7 @@ def test_another_folder_is_refused(config: RunConfig, player: Player, tmp_path: 
 
 
 def test_the_estimator_does_not_matter(config: RunConfig) -> None:
-    """All are computed, so runs with different ones can be compared."""
+    """The protocol ignores the run's estimator, since all estimators are computed."""
     other = config.algorithm.model_copy(update={"estimator": "grpo"})
     changed = config.model_copy(update={"algorithm": other})
     assert credit.describe(changed, PLAN, "d") == credit.describe(config, PLAN, "d")

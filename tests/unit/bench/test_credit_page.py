@@ -14,7 +14,7 @@ RESULTS = sorted((ROOT / "docs" / "results" / "credit").glob("*.json"))
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda path: path.stem)
 def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Correlations and the differences of the verdict, without the bounds, which take seconds."""
+    """The page has the recorded correlations and differences; interval bounds are not checked."""
     assert file.stat().st_size < 100_000
     monkeypatch.setattr(fidelity, "RESAMPLES", 2)
     tables = fidelity.tables(load_result(file))
@@ -38,5 +38,5 @@ def test_the_page_shows_the_recorded_results(file: Path, monkeypatch: pytest.Mon
 
 
 def values(cells: str) -> list[str]:
-    """The values before the intervals of a row of Markdown, whose minus signs are typographic."""
+    """Return the values before the intervals in a Markdown row with typographic minus signs."""
     return re.findall(r"(-?[0-9.]+) \[-?[0-9.]+, -?[0-9.]+\]", cells.replace("−", "-"))

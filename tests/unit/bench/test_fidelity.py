@@ -28,7 +28,7 @@ def few_resamples(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def simulate(steps: int, noise: float, seed: int = 0) -> tuple[Floats, Floats, Floats, Floats]:
-    """Return estimates that correlate by 0.6, noisy and exact truth, and its standard errors."""
+    """Return estimates that correlate by 0.6, noisy truth, exact truth, and standard errors."""
     rng = np.random.default_rng(seed)
     truth = 2 * rng.standard_normal(steps) + 0.5
     estimate = 0.6 * (truth - 0.5) / 2 + 0.8 * rng.standard_normal(steps)
@@ -59,12 +59,12 @@ def test_nothing_is_known_of_noise_alone() -> None:
 
 
 def test_measures_of_a_small_sample() -> None:
-    """Worked by hand."""
+    """All measures of a small sample equal values computed by hand."""
     truth = np.array([3.0, -1.0, -4.0, 2.0])
     error = np.array([1.0, 1.0, 1.0, 0.0])
     estimate = np.array([[1.0, 2.0], [0.0, 0.0], [-1.0, -8.0], [0.0, -4.0]])
     found = measure(estimate, truth, error)
-    # The second step is not significant; a 0 counts one half.
+    # The second step is not significant; an estimate of 0 counts one half.
     assert found["sign"] == pytest.approx([(1 + 1 + 0.5) / 3, (1 + 1 + 0) / 3])
     assert found["scale"] == pytest.approx([7 / 2, (6 + 32 - 8) / 84])
     assert found["bias"][0] == pytest.approx(0.0)
@@ -110,7 +110,7 @@ def test_whole_groups_are_resampled() -> None:
 
 
 def test_intervals_cover_the_truth_although_steps_of_a_group_are_alike() -> None:
-    """Single steps as units would cover it in half of the cases."""
+    """Resampling single steps instead of groups would cover it in half of the cases."""
     covered = 0
     for seed in range(40):
         rng = np.random.default_rng(seed)

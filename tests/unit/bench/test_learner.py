@@ -18,7 +18,7 @@ from tests.unit.learner.learner_reference import make_columns
 
 @pytest.fixture
 def run(model_path: str) -> RunConfig:
-    """Three mini-batches in passes of few tokens, a rising rate, and a KL that matters."""
+    """Return a run with three mini-batches, small passes, a rising rate and a strong KL term."""
     learner = {"lr": 1e-2, "lr_warmup_steps": 4, "minibatch_size": 3, "micro_batch_tokens": 20}
     return parse_config(
         {
@@ -30,7 +30,7 @@ def run(model_path: str) -> RunConfig:
 
 
 def test_the_same_update(run: RunConfig) -> None:
-    """Twice, so that policy and reference differ."""
+    """Two updates give equal weights; before the second, policy and reference differ."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
     plain = PlainLoop(run, columns, torch.device("cpu"))
     update, parameters = build_learner(run, columns)
@@ -44,7 +44,7 @@ def test_the_same_update(run: RunConfig) -> None:
 
 
 def test_the_same_type(run: RunConfig) -> None:
-    """The learner in bfloat16 ends nearer to the plain loop in bfloat16 than to that in float32."""
+    """In bfloat16, the learner ends nearer to the bfloat16 loop than to the float32 loop."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
     passes = run.learner.model_copy(update={"compute_dtype": "bfloat16"})
     low = run.model_copy(update={"learner": passes})
@@ -63,13 +63,13 @@ def test_the_same_type(run: RunConfig) -> None:
 
 
 def test_padding(run: RunConfig) -> None:
-    """The passes over all steps have little padding, by the rule that makes them."""
+    """The planned passes over all steps have little padding."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=40)
     assert 0 <= planned_passes(run, columns)["padding"] <= MAX_PADDING
 
 
 def test_count_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update that is one product of matrices; and what this machine can do."""
+    """The FLOP of one matrix product are counted exactly; the device's peak is plausible."""
     left, right = torch.ones(3, 5), torch.ones(5, 7)
     monkeypatch.setitem(bench._side, "update", lambda: left @ right)
     assert bench.count_flops() == 2 * 3 * 5 * 7
@@ -77,7 +77,7 @@ def test_count_of_operations(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peak_memory_is_that_of_updates(monkeypatch: pytest.MonkeyPatch, run: RunConfig) -> None:
-    """Not of the large matrices that tell the speed of the device."""
+    """Peak memory excludes the large matrices that measure the device's speed."""
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
     peak = [1000]
 

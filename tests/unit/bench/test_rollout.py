@@ -26,7 +26,7 @@ from tests.unit.rollout.harness import GOOD, CountingEnv, RolloutHarness
 
 @pytest.fixture
 def harness() -> Iterator[RolloutHarness]:
-    """Return a rollout in which nothing fails."""
+    """Yield a rollout in which nothing fails."""
     harness = RolloutHarness(train_tokenizer(["at 1 of 2, wait. count"] * 20, [], 320))
     yield harness
     harness.thread.close()
@@ -48,7 +48,7 @@ def test_lock_step_requests_all_until_the_last_episode_ends(harness: RolloutHarn
 
 
 class Runner:
-    """In place of the env runner; its agents only sample admissible actions."""
+    """A stand-in for the env runner whose agents sample only admissible actions."""
 
     replicas = None
 
@@ -73,7 +73,7 @@ class Runner:
 
 
 class FromOne(CountingEnv):
-    """Its first task has one step."""
+    """An environment whose first task has one step."""
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         return super().reset(seed=1 + (seed or 0))
@@ -82,7 +82,7 @@ class FromOne(CountingEnv):
 def test_lock_step_has_the_agents_of_the_rollout(
     harness: RolloutHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With their restriction to admissible actions."""
+    """Agents in lock step are restricted to admissible actions, too."""
     monkeypatch.setattr(bench, "make_environment", lambda *_: FromOne(lambda *_: None))
     monkeypatch.setattr(bench, "PolicyClient", lambda *_: harness.policy)
     config = load_config(None, ["rollout.group_size=2"])

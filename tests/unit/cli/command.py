@@ -1,4 +1,4 @@
-"""Calls of `hgpo`, and what its errors look like."""
+"""Helpers that run `hgpo` and check its errors."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ POCKET = ROOT / "tuned_examples/alfworld_pocket.yaml"
 
 
 class Run:
-    """One call of `hgpo`, in this process."""
+    """A callable that runs `hgpo` in this process."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
         self._capsys, self._monkeypatch = capsys, monkeypatch
@@ -26,20 +26,20 @@ class Run:
         """Return exit code, standard output and standard error."""
         self._monkeypatch.setattr(sys, "argv", ["hgpo", *map(str, arguments)])
         self._monkeypatch.setattr(sys, "stdin", io.StringIO(stdin))
-        self._monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # or main() would set it for good
+        self._monkeypatch.setenv("OMP_WAIT_POLICY", "PASSIVE")  # else main() sets it permanently
         with pytest.raises(SystemExit) as ended:
             main()
         return int(ended.value.code or 0), *self._capsys.readouterr()
 
 
 def files(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Return content and time of change of all files."""
+    """Return content and modification time of all files."""
     found = (path for path in root.rglob("*") if path.is_file())
     return {str(p.relative_to(root)): (p.read_bytes(), p.stat().st_mtime_ns) for p in found}
 
 
 def run_hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in `folder`, in this process, which has imported what it needs."""
+    """Run the command in `folder` and in this process, whose imports are already loaded."""
     home = folder.with_name(f"{folder.name}-home")
     home.mkdir()
     code: object = 0
@@ -61,7 +61,7 @@ def run_hgpo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def hgpo_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it in a process of its own: slower, and with what imports print."""
+    """Run the command in a separate process: slower, but with what imports print."""
     return subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "hgpo_rllib.cli.main", *arguments],
         cwd=folder,
@@ -74,7 +74,7 @@ def hgpo_process(folder: Path, *arguments: str) -> subprocess.CompletedProcess[s
 
 
 def assert_refused(folder: Path, arguments: Sequence[str], named: Sequence[str]) -> None:
-    """Exit code 2, one line that names the thing, no traceback and nothing written."""
+    """Check that the command exits with code 2, prints one line, and writes nothing."""
     assert_is_refusal(run_hgpo(folder, *arguments), named)
     assert list(folder.iterdir()) == []
 

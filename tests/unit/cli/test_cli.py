@@ -1,4 +1,4 @@
-"""`hgpo train` as a command: exit codes and what is said on bad input."""
+"""`hgpo train` as a command: exit codes and errors for bad input."""
 
 from pathlib import Path
 
@@ -26,13 +26,13 @@ def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], named: list[str])
 
 
 def test_bad_input_of_a_process(tmp_path: Path) -> None:
-    """As above, and nothing that a library prints meanwhile."""
+    """In a separate process, too, the error is one line and libraries print nothing."""
     done = hgpo_process(tmp_path, "train", str(POCKET), "model.model_path=no-model")
     assert_is_refusal(done, ["model.model_path", "no-model"])
 
 
 def test_dry_run_prints_settings_that_load(tmp_path: Path) -> None:
-    """All of them, as YAML, with the overrides applied; nothing else on standard output."""
+    """Standard output has all settings as YAML with the overrides, and nothing else."""
     done = run_hgpo(tmp_path, "train", str(POCKET), "learner.lr=1e-3", "--dry-run")
     assert done.returncode == 0, done.stderr
     path = tmp_path / "printed.yaml"

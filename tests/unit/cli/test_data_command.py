@@ -1,4 +1,4 @@
-"""`hgpo data …` as a command: what is written, what is said, exit codes."""
+"""`hgpo data …` as a command: files, output, and exit codes."""
 
 import shutil
 from pathlib import Path
@@ -26,7 +26,7 @@ FEW_SPEC = GenerationSpec(
 
 class TestGenerate:
     def test_what_is_generated(self, hgpo: Run, tmp_path: Path) -> None:
-        """The generator's own bytes; a second call leaves them alone, another spec is refused."""
+        """Files equal the generator's; a second call changes nothing, another spec fails."""
         out = tmp_path / "games"
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
         assert (status, stdout) == (0, f"{out}: generated\n")
@@ -75,7 +75,7 @@ class TestGenerate:
 
 class TestCheck:
     def test_sound_games(self, hgpo: Run, generated_games: Path) -> None:
-        """Games of each split and task type: all, replayed, skipped, broken."""
+        """The table counts all, replayed, skipped and broken games by split and task type."""
         status, stdout, _ = hgpo("data", "check", "alfworld", generated_games, "--replay")
         assert status == 0
         assert stdout.startswith(f"{generated_games} (generated)\n")

@@ -1,4 +1,4 @@
-"""`hgpo train --dry-run`: the settings on standard output, what they need on standard error."""
+"""`hgpo train --dry-run`: settings on standard output, resources on standard error."""
 
 import importlib.util
 import re
@@ -36,7 +36,7 @@ SCRIPTS = sorted(FOLDER.glob("*.py"))
 def _data_of_the_examples(
     generated_games: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Work where the examples' data are, with a stand-in for spaCy's model."""
+    """Run in a folder with the examples' data, with a stand-in for spaCy's model."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copytree(generated_games, folder / "data/alfworld")
     by_scene = shutil.copytree(generated_games, folder / "data/alfworld_by_scene") / TREE
@@ -59,7 +59,7 @@ def skip_without_packages(path: Path) -> None:
 
 
 def dry_run(path: Path, *overrides: str) -> Result:
-    """Run the command in this process."""
+    """Run `hgpo train --dry-run` in this process."""
     return CliRunner().invoke(app, ["train", str(path), *overrides, "--dry-run"])
 
 
@@ -71,7 +71,7 @@ def cells(text: str, start: str) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example(path: Path, tmp_path: Path) -> None:
-    """Its settings are printed whole and load again; the model's size is known."""
+    """The printed settings load again, and the model's size is known."""
     skip_without_packages(path)
     done = dry_run(path)
     assert done.exit_code == 0, done.output
@@ -96,7 +96,7 @@ def test_every_script(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """It says in a first command how it is run, and what a trial needs; nothing is written."""
+    """The script documents its command, prints what a trial needs, and writes no files."""
     assert f"    .venv/bin/python tuned_examples/{path.name}\n" in path.read_text()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [str(path), "--dry-run"])
@@ -108,7 +108,7 @@ def test_every_script(
 
 
 def test_the_points_of_the_grid_in_python() -> None:
-    """What Tune makes of `param_space`: valid configs that differ in alpha and in K of groups."""
+    """Tune's variants of `param_space` are valid configs that differ in alpha and K."""
     (path,) = SCRIPTS
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
@@ -132,7 +132,7 @@ ON_GPUS = [path for path in EXAMPLES if HARDWARE.search(path.read_text())]
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_say_what_they_need(path: Path) -> None:
-    """GPU examples name their hardware, and state that they were not run."""
+    """GPU examples name their hardware and state that they were not run; others use no GPU."""
     head = path.read_text().partition("\nname:")[0]
     if path in ON_GPUS:
         assert len(HARDWARE.findall(head)) == 1
@@ -145,7 +145,7 @@ def test_examples_say_what_they_need(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
 def test_examples_fit_the_gpus_that_they_name(path: Path) -> None:
-    """All GPUs are used, none beyond its memory, and a replica holds all sequences."""
+    """All GPUs are used within their memory, and a replica holds all sequences."""
     config = load_config(path, [])
     size = find_size(config)
     assert size is not None
@@ -157,7 +157,7 @@ def test_examples_fit_the_gpus_that_they_name(path: Path) -> None:
 
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
 def test_the_memory_in_the_headers_is_the_estimate(path: Path) -> None:
-    """A number that is written down does not follow the settings by itself."""
+    """The memory in an example's header equals the estimate of the dry run."""
     skip_without_packages(path)
     head = " ".join(path.read_text().replace("#", "").split())
     for name, process in (("learner", "learner"), ("replica", "policy server replica")):
@@ -169,7 +169,7 @@ def test_the_memory_in_the_headers_is_the_estimate(path: Path) -> None:
 
 
 def test_methods_differ_in_nothing_but_the_method() -> None:
-    """What a file of a method names is its name, and settings of the section `algorithm`."""
+    """Examples of other methods differ from HGPO's only in name and the method's settings."""
     for env in ("alfworld", "webshop"):
         for size in ("1.5b", "7b"):
             base = load_config(FOLDER / f"{env}_qwen{size}_hgpo.yaml", [])
@@ -189,7 +189,7 @@ def test_methods_differ_in_nothing_but_the_method() -> None:
 
 @pytest.mark.parametrize("env", ["alfworld", "webshop"])
 def test_ppo_plays_as_many_episodes_of_as_many_tasks(env: str) -> None:
-    """The paper's baseline: 128 tasks, one episode each, where the others have 16 groups of 8."""
+    """PPO plays 128 tasks with one episode each, where the others have 16 groups of 8."""
     base = load_config(FOLDER / f"{env}_qwen1.5b_hgpo.yaml", [])
     config = load_config(FOLDER / f"{env}_qwen1.5b_ppo.yaml", [])
     assert (config.rollout.groups_per_iteration, config.rollout.group_size) == (128, 1)
@@ -204,7 +204,7 @@ def test_ppo_plays_as_many_episodes_of_as_many_tasks(env: str) -> None:
 def test_values_of_the_released_scripts(
     env: str, normalize: str, minibatch: int, steps: int
 ) -> None:
-    """What the scripts of the two environments do not share, and what they do."""
+    """Examples have the values of the released scripts, common and per environment."""
     for size in ("1.5b", "7b"):
         config = load_config(FOLDER / f"{env}_qwen{size}_hgpo.yaml", [])
         assert config.algorithm.normalize == normalize
@@ -218,7 +218,7 @@ def test_values_of_the_released_scripts(
 
 @pytest.mark.parametrize("size", ["1.5b", "7b"])
 def test_normalization_on_webshop(size: str) -> None:
-    """Released: GiGPO subtracts the mean there, as HGPO does; GRPO divides by the deviation too."""
+    """On WebShop, GiGPO only subtracts the mean, as HGPO does; GRPO divides by the deviation."""
     kinds = {
         method: load_config(FOLDER / f"webshop_qwen{size}_{method}.yaml", []).algorithm.normalize
         for method in ("hgpo", "hgpo_k4", "gigpo", "grpo")
@@ -227,7 +227,7 @@ def test_normalization_on_webshop(size: str) -> None:
 
 
 def test_a_model_that_is_not_known() -> None:
-    """The run may still be right: exit code 0, one line that says so, and no table of memory."""
+    """An unknown model gives exit code 0, one line about it, and no table of memory."""
     done = dry_run(FOLDER / "alfworld_pocket.yaml", "model.model_path=nobody/knows")
     assert done.exit_code == 0
     assert "memory: unknown; nobody/knows is neither" in done.stderr
@@ -235,7 +235,7 @@ def test_a_model_that_is_not_known() -> None:
 
 
 def test_the_tables() -> None:
-    """Resources in total, replicas counted; the note on GPUs only where there are any."""
+    """Totals include all replicas, and the note on GPUs appears only if GPUs are used."""
     path = FOLDER / "alfworld_qwen1.5b_hgpo.yaml"
     done = dry_run(path, "policy_server.num_replicas=3", "policy_server.replica_cpus=2")
     assert cells(done.stderr, "total") == [["total", "", "6", "4"]]
@@ -248,7 +248,7 @@ def test_the_tables() -> None:
 
 
 def test_memory_in_two_places() -> None:
-    """A sum is of one process in one place."""
+    """Each sum covers one process in one place, either GPU or host."""
     done = dry_run(FOLDER / "alfworld_qwen1.5b_hgpo.yaml", "learner.offload_optimizer=true")
     _, *on_gpu, total, moments = cells(done.stderr, "learner")
     assert moments[1:] == ["host", "AdamW's two moments, float32", "11.5"]
@@ -257,7 +257,7 @@ def test_memory_in_two_places() -> None:
 
 
 def test_the_work_of_an_iteration() -> None:
-    """At full and typical length; seconds only for GPUs."""
+    """The numbers equal those of docs/learner.md; seconds are given only for GPUs."""
     done = dry_run(FOLDER / "alfworld_qwen1.5b_hgpo.yaml")
     assert cells(done.stderr, "turns") == [["turns", "6,400", "6,400"]]
     assert cells(done.stderr, "tokens trained") == [["tokens trained", "29.5 M", "3.8 M"]]

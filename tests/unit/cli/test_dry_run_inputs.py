@@ -26,7 +26,7 @@ WITH_STRATEGIES = (
 
 @pytest.fixture
 def refused(hgpo: Run) -> Callable[..., str]:
-    """Return what runs the command, expects it to refuse, and returns its line."""
+    """Return a function that runs the command, expects an error, and returns its line."""
 
     def run(*arguments: object) -> str:
         status, stdout, stderr = hgpo("train", *arguments, "--dry-run")
@@ -53,7 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> None:
-    """Given data, and data that a run would generate; nothing is left behind."""
+    """The dry run accepts given data as well as data that a run would generate."""
     for arguments in (
         (ALFWORLD, f"env.data={games}"),
         (WEBSHOP, f"env.data={store}", "env.options.price_seed=7", "env.options.goals=synthetic"),
@@ -160,7 +160,7 @@ def test_demonstrations_without_strategies(hgpo: Run, tmp_path: Path) -> None:
 def test_a_sweep_checks_every_point(
     hgpo: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Before it begins: a setting of a later trial, whose data would be generated."""
+    """The sweep checks all points first, including data that a later trial would generate."""
     monkeypatch.chdir(tmp_path)
     status, stdout, stderr = hgpo("sweep", WEBSHOP, "--grid", "store.products=300,20")
     assert (status, stdout) == (2, "")
@@ -170,7 +170,7 @@ def test_a_sweep_checks_every_point(
 
 
 def test_broken_games(refused: Callable[..., str], games: Path) -> None:
-    """Cut off, nested too deep, of another grammar, not solvable: in any split that is played."""
+    """A truncated, deeply nested, unknown or unsolvable game in any played split is an error."""
     game = find_games(games, "valid_unseen")[1]
     content = json.loads(game.read_text())
     for broken, reason in (

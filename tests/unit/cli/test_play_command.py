@@ -1,4 +1,4 @@
-"""`hgpo play …` as a command: a person's game through a pipe, recorded episodes."""
+"""`hgpo play …` as a command: games played through a pipe, and recorded episodes."""
 
 import gzip
 import json
@@ -43,7 +43,7 @@ def write_episode(file: Path, *steps: dict[str, Any], **changes: Any) -> Path:
 
 class TestPlaying:
     def test_winning_by_numbers_and_commands(self, hgpo: Run, generated_games: Path) -> None:
-        """Every other step is chosen by its number in the list shown."""
+        """Every other step is given by its number in the list, the others as commands."""
         game = find_games(generated_games, "train")[2]
         plan, answers = recorded_plan(game), []
         for number, command in enumerate(plan):
@@ -73,7 +73,7 @@ class TestPlaying:
         assert f"{STEPS} steps left > {answers[0]}\n" in stdout
 
     def test_losing_by_steps(self, hgpo: Run, generated_games: Path) -> None:
-        """What the game does not understand is a step; an empty or a wrong number is none."""
+        """An unknown command counts as a step; an empty or a wrong number does not."""
         answers = ["", "0", "99", *["dance"] * (STEPS - 1), "", "[b]", "look"]
         status, stdout, _ = hgpo(*PLAY, "--data", generated_games, stdin="\n".join(answers))
         assert status == 0
@@ -92,7 +92,7 @@ class TestPlaying:
     def test_which_game(
         self, hgpo: Run, generated_games: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By its index in the split, also from $ALFWORLD_DATA; by default that of evaluations."""
+        """`--game` is the index in the split; without `--split`, that of evaluations is used."""
         options = ("--split", "valid_seen", "--game", "1")
         shown = hgpo("play", "alfworld", "--data", generated_games, *options)[1]
         assert "Your task is to: " in shown
@@ -137,7 +137,7 @@ def test_crafting(hgpo: Run, tmp_path: Path) -> None:
 
 class TestEpisodes:
     def test_a_recorded_episode(self, hgpo: Run, tmp_path: Path) -> None:
-        """Turn by turn, with what each was worth."""
+        """Each turn is shown with its thought, action, reward, return and advantage."""
         file = tmp_path / "iteration_0001.jsonl.gz"
         write_jsonl(file, EPISODES)
         status, stdout, stderr = hgpo("play", "episode", file, "--index", 1)
@@ -166,7 +166,7 @@ class TestEpisodes:
         assert named in stderr
 
     def test_markup_and_control_characters_are_text(self, hgpo: Run, tmp_path: Path) -> None:
-        """A model may write anything."""
+        """Markup and control characters in an episode are printed as text."""
         file = write_episode(
             tmp_path / "x.jsonl",
             step(
@@ -187,7 +187,7 @@ class TestEpisodes:
         assert "\x1b" not in stdout
 
     def test_step_by_step(self, hgpo: Run, tmp_path: Path) -> None:
-        """A turn for each line; "quit" and the end of the input end it."""
+        """Each line of input shows one turn; "quit" and the end of input stop it."""
         file = write_episode(tmp_path / "x.jsonl", *(step(time=t) for t in range(3)))
         options = ("play", "episode", file, "--step-by-step")
         for stdin, turns in (("", 0), ("\n\n", 2), ("\nquit\n\n", 1), ("\n\n\n", 3)):
@@ -197,7 +197,7 @@ class TestEpisodes:
             assert ("in 3 steps" in stdout) == (turns == 3)
 
     def test_a_file_still_being_written(self, hgpo: Run, tmp_path: Path) -> None:
-        """What is whole can be read, a value that is missing is left out."""
+        """Complete episodes can be read, and missing values are left out."""
         file = tmp_path / "x.jsonl"
         short = step(advantage=None)
         del short["reward"]

@@ -1,4 +1,4 @@
-"""`hgpo data generate|check webshop`: what is written, what is said, exit codes."""
+"""`hgpo data generate|check webshop`: files, output, and exit codes."""
 
 import json
 from dataclasses import asdict
@@ -21,7 +21,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 class TestGenerate:
     def test_what_is_generated(self, hgpo: Run, tmp_path: Path) -> None:
-        """The generator's own bytes; a second call leaves them alone, another spec is refused."""
+        """Files equal the generator's; a second call changes nothing, another spec fails."""
         out = tmp_path / "store"
         status, stdout, stderr = hgpo("data", "generate", "webshop", out, *FEW)
         assert (status, stdout) == (0, f"{out}: generated\n")
@@ -70,7 +70,7 @@ class TestGenerate:
 
 class TestCheck:
     def test_a_catalogue(self, hgpo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """By argument and by environment variable."""
+        """The store is given as an argument or by $WEBSHOP_DATA."""
         generate(tmp_path / "store", CatalogueSpec(products=30))
         status, stdout, stderr = hgpo("data", "check", "webshop", tmp_path / "store", "--replay")
         assert status == 0, stdout
@@ -90,7 +90,7 @@ class TestCheck:
         assert "human goals played: 3, earned 1.0: 3" in stdout
 
     def test_what_is_broken(self, hgpo: Run, tmp_path: Path) -> None:
-        """A changed file or a goal out of reach is exit code 1, a file that cannot be used 2."""
+        """A changed file or an unreachable goal gives exit code 1, an unusable file 2."""
         store = tmp_path / "store"
         generate(store, CatalogueSpec(products=30))
         human = (store / HUMAN).read_bytes()
@@ -116,7 +116,7 @@ class TestCheck:
         assert ITEMS in line
 
     def test_a_store_without_goals(self, hgpo: Run, tmp_path: Path) -> None:
-        """A store with products but no instructions: exit code 2."""
+        """A store with products but no instructions gives exit code 2."""
         write_data(tmp_path, items=[item("B1")], entries={"B1": {"attributes": ["soft"]}}, human={})
         status, stdout, stderr = hgpo("data", "check", "webshop", tmp_path)
         assert (status, stdout) == (2, "")

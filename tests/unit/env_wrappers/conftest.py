@@ -1,4 +1,4 @@
-"""The text environments with small data."""
+"""Fixtures of the text environments with small data."""
 
 import functools
 from collections.abc import Callable

@@ -52,7 +52,7 @@ HOSTILE = ["", ".", "..", "../x", "a/b", "/tmp/x", "~", ".x", "-x", "a\nb", "a\0
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_names_do_not_leave_their_folder(name: str, tmp_path: Path) -> None:
-    """Of runs, splits and trials; all of them become part of a path."""
+    """Names of runs and splits that could leave their folder are refused."""
     with pytest.raises(DataError, match="is not a name: give up to 120 letters"):
         check_name(name)
     for key, value in (("name", name), ("env.train_split", name), ("evaluation.splits", [name])):
@@ -73,7 +73,7 @@ def test_names(name: str) -> None:
 
 
 def test_names_in_other_files_do_not_leave_their_folder(tmp_path: Path) -> None:
-    """A sweep's trials, and the split of an evaluation."""
+    """Names in a sweep's file, and the split of an evaluation, cannot leave their folder."""
     content = {
         "scheduler": None,
         "axes": [],
@@ -95,7 +95,7 @@ class TestWriteAtomically:
         assert list(tmp_path.iterdir()) == [file]
 
     def test_a_failed_write_keeps_the_old_file(self, tmp_path: Path) -> None:
-        """Also one that ends in the middle, as on a full disk."""
+        """A write that fails midway, as on a full disk, keeps the old file."""
         file = tmp_path / "results.json"
         write_atomically(file, "old")
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)

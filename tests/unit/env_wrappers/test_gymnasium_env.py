@@ -24,7 +24,7 @@ CLIFF = ("up", "right", "down", "left")
 
 
 class Echo(gymnasium.Env[str, str]):
-    """Repeats letters; "win" wins, "bin" earns as much, and the third answer is the last."""
+    """Echo letters for three steps; "win" wins, and "bin" earns as much without a win."""
 
     observation_space = action_space = Text(9, charset="abinw")
 
@@ -92,7 +92,7 @@ def test_a_lost_episode() -> None:
 
 
 def test_texts() -> None:
-    """Text outside the action space does nothing; the registered limit of two steps is off."""
+    """Text outside the action space does nothing, and the registered step limit is ignored."""
     env = GymnasiumEnv("tests/Echo-v0", num_tasks=2)
     observation, info = env.reset(seed=3)
     assert observation == info["goal"] == "task 1"
@@ -136,7 +136,7 @@ def test_splits_share_no_seed() -> None:
     [("FrozenLake-v1", LAKE), ("Taxi-v3", TAXI), ("CliffWalking-v1", CLIFF)],
 )
 def test_episodes_are_reproducible(name: str, actions: tuple[str, ...]) -> None:
-    """By seed, from a snapshot, and in copies; Gymnasium's checker finds nothing."""
+    """Episodes repeat by seed, from snapshots and in copies, and Gymnasium's checker passes."""
     env = GymnasiumEnv(name, "goal", actions)
     check_env(env, skip_render_check=True)
     rng = random.Random(0)
@@ -163,7 +163,7 @@ def test_episodes_are_reproducible(name: str, actions: tuple[str, ...]) -> None:
 
 
 def test_colors_in_words() -> None:
-    """What they mean in Taxi is for `goal` to say."""
+    """ANSI colors in observations become words."""
     observation, _ = GymnasiumEnv("Taxi-v3", "goal", TAXI).reset(seed=3)
     assert "|[blue R]: |[yellow  ]: :G|" in observation
     assert "\x1b" not in observation
@@ -211,7 +211,7 @@ def test_no_text() -> None:
 
 
 class Counters(gymnasium.Env[Any, int]):
-    """2,000 numbers, of which an action increases one in the middle."""
+    """2,000 numbers, of which an action increments one in the middle."""
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 (Gymnasium's convention)
     observation_space = Box(0, 9, (2_000,), np.int64)
@@ -257,7 +257,7 @@ HANOI = ["[a c]", "[a b]", "[c b]", "[a c]", "[b a]", "[b c]", "[a c]"]
 def test_examples(
     package: str, name: str, game: str, actions: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """examples/text_games.py; the tasks of seed 3 are won with these actions."""
+    """The games of examples/text_games.py are deterministic, and these actions win them."""
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"the package {package} is not installed")
     monkeypatch.syspath_prepend(Path(ROOT) / "examples")

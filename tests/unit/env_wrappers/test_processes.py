@@ -39,7 +39,7 @@ def end(processes: Processes) -> None:
 
 
 def test_a_process_that_renamed_itself_is_found() -> None:
-    """Its child in another session is found too; processes of others are not."""
+    """A renamed process and its child in another session are found; others' are not."""
     processes, others = Processes(), Processes()
     with start(processes) as process:
         engine = processes.find("VLLM::EngineCore")
@@ -54,7 +54,7 @@ def test_a_process_that_renamed_itself_is_found() -> None:
 
 
 def test_one_that_overwrote_its_environment_is_remembered() -> None:
-    """It was seen as somebody's child, and is still known when it has lost its parent."""
+    """A child that was found through its parent is remembered after the parent has ended."""
     processes = Processes()
     script = (
         "import os, subprocess, sys, time\n"

@@ -51,7 +51,7 @@ def test_all_such_spaces_are_equal() -> None:
 
 
 def test_environments_do_not_share_a_space() -> None:
-    """Else, drawing an action in one would change the next ones of others."""
+    """Environments do not share spaces, so that sampling in one does not affect the others."""
     part = {"env_id": "hgpo/Client-v0", "options": {"name": "words", "tasks": {"train": 1}}}
     envs: list[gymnasium.Env[str, str]] = []
     for _ in range(2):

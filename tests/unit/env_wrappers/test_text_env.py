@@ -1,4 +1,4 @@
-"""What Gymnasium asks of an environment holds for all text environments."""
+"""All text environments fulfil Gymnasium's requirements."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def _action(rng: random.Random, info: dict[str, Any]) -> str:
 
 
 def _play(env: gymnasium.Env[str, str], seed: int | None, rng: random.Random) -> list[Any]:
-    """Return all that an environment says in an episode."""
+    """Return all results of an episode."""
     observation, info = env.reset(seed=seed)
     return [observation, info, *_play_on(env, info, rng)]
 
@@ -278,7 +278,7 @@ _THREADS = 3
 def test_environments_in_threads_play_as_they_do_alone(
     name: str, folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a new process, where nothing is parsed, translated or built yet."""
+    """Environments in threads of a new process give the same episodes as a single one."""
     monkeypatch.setenv("HGPO_ALFWORLD_CACHE", str(tmp_path / "translations"))
     ignored = shutil.ignore_patterns(".webshop-cache")
     data = shutil.copytree(folders[name], tmp_path / "data", ignore=ignored)
@@ -314,13 +314,13 @@ def _in_another_process(function: str, *arguments: object) -> subprocess.Complet
 
 
 def go_on() -> None:
-    """Play a pickled episode to its end, and another one."""
+    """Play a pickled episode to its end, then a new episode."""
     env, info = pickle.loads(Path(sys.argv[1]).read_bytes())
     print(json.dumps([_play_on(env, info, random.Random(0)), _play(env, None, random.Random(0))]))
 
 
 def play_in_threads() -> None:
-    """Play in several threads that begin at the same time."""
+    """Play in several threads that start at the same time."""
     name, data = sys.argv[1], Path(sys.argv[2])
     start = threading.Barrier(_THREADS)
 

@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments give the text that single environments give, or refuse."""
+"""Gymnasium's vector environments return the same text as single environments, or raise."""
 
 import random
 from pathlib import Path
@@ -29,7 +29,7 @@ def settings(name: str, folders: dict[str, Path]) -> dict[str, Any]:
 
 
 def _play(env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> list[Any]:
-    """Return all that a vector environment says in two episodes of each member."""
+    """Return all results of ten steps of a vector environment."""
     rng = random.Random(0)
     observations, infos = env.reset(seed=1)
     seen: list[Any] = [(observations, _plain(infos))]
@@ -46,7 +46,7 @@ def _play(env: gymnasium.vector.VectorEnv[Any, Any, Any], name: str) -> list[Any
 
 
 def _plain(infos: Any) -> Any:
-    """Return infos, in which are arrays, as what can be compared."""
+    """Return infos with arrays converted to lists, for comparison."""
     if isinstance(infos, dict):
         return {key: _plain(value) for key, value in infos.items()}
     return [*map(_plain, infos)] if isinstance(infos, np.ndarray | list) else infos
@@ -87,7 +87,7 @@ def test_shared_memory_is_refused_with_the_remedy(name: str, settings: dict[str,
 
 
 def test_a_group_is_reset_while_others_play_on(name: str, settings: dict[str, Any]) -> None:
-    """As documented: members of a group get one seed, and are reset together by a mask."""
+    """A mask resets the members of a group with one seed while the other groups continue."""
     envs = gymnasium.make_vec(
         f"hgpo/{name}-v0",
         4,

@@ -1,4 +1,4 @@
-"""Changes of ALFWorld demonstrations for the pocket model."""
+"""Augmentation of ALFWorld demonstrations for the pocket model."""
 
 import random
 import re
@@ -60,7 +60,7 @@ def test_other_objects_are_taken_where_they_are(examples: list[Example]) -> None
 
 
 def test_strategies_ask_for_the_other_object_too() -> None:
-    """The object of the goal is another one in the strategy, the task and the response."""
+    """The new object replaces the old one in the strategy, the task and the response."""
     task = "Task: put a mug in desk."
     take = "take pen 1 from shelf 1"
     strategy = "Strategy: mug: find it in bed, put it in desk"
@@ -79,7 +79,7 @@ def test_strategies_ask_for_the_other_object_too() -> None:
 
 
 def test_all_known_objects_can_be_taken() -> None:
-    """Then none is missing, and the response always takes the new one."""
+    """If all known objects are offered, the response always takes the new one."""
     prompt = "Task: put a mug in desk.\nActions: take pen 1 from shelf 1, go to bed 1\n"
     example = prompt, "<think>mug: find it</think><action>go to bed 1</action>"
     for new in ask_for_other_objects([example] * 20, random.Random(0)):
@@ -88,7 +88,7 @@ def test_all_known_objects_can_be_taken() -> None:
 
 
 def test_lamps_and_held_objects_stay(examples: list[Example]) -> None:
-    """Only a step that searches for the object can ask for another one."""
+    """Only steps that search for the goal's object, which is not a lamp, are changed."""
     changed = ask_for_other_objects(examples, random.Random(0))
     for (_, response), new in zip(examples, changed, strict=True):
         if new is not None:
@@ -96,7 +96,7 @@ def test_lamps_and_held_objects_stay(examples: list[Example]) -> None:
 
 
 def test_exercises_end_with_the_thought(examples: list[Example]) -> None:
-    """They do not depend on anything but the seed."""
+    """Exercises end with the thought, and depend only on the examples and the seed."""
     made = GameGenerator().exercises(examples, random.Random(0))
     assert made == GameGenerator().exercises(examples, random.Random(0))
     assert len(made) > 30
@@ -108,7 +108,7 @@ def test_exercises_end_with_the_thought(examples: list[Example]) -> None:
 
 
 def test_half_of_the_examples_are_renumbered() -> None:
-    """The others teach the numbers that games have."""
+    """About half of the examples keep the numbers that games have."""
     examples = [("a pen 1, a pen 2, a pen 3", "take pen 3")] * 1000
     made = GameGenerator().augment(examples, random.Random(0))
     kept = sum(example == examples[0] for example in made)
@@ -122,7 +122,7 @@ def test_half_of_the_examples_are_renumbered() -> None:
     seed=st.integers(0, 9),
 )
 def test_renumbered_names_stay_apart(names: list[tuple[str, int]], seed: int) -> None:
-    """Equal names become equal names, others others, in the prompt and the response."""
+    """Equal names get equal new names, and different names get different ones."""
     words = [f"{kind} {number}" for kind, number in names]
     prompt, response = renumber((", ".join(words), words[-1] if words else ""), random.Random(seed))
     renamed = prompt.split(", ") if words else []
@@ -132,7 +132,7 @@ def test_renumbered_names_stay_apart(names: list[tuple[str, int]], seed: int) ->
 
 
 def test_only_numbers_change() -> None:
-    """Neither the step nor words."""
+    """Renumbering changes neither the number of the step nor any word."""
     example = ("Step 4\nActions: take pen 1 from desk 12", "<action>take pen 1</action>")
     for seed in range(5):
         prompt, response = renumber(example, random.Random(seed))

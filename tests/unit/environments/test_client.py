@@ -1,4 +1,4 @@
-"""hgpo/Client-v0: tasks that clients of the gateway play."""
+"""`hgpo/Client-v0`: tasks that clients of the gateway play."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ SETTINGS = [
 
 
 def test_tasks() -> None:
-    """Every seed is a task of the split."""
+    """Every seed selects a task of the split."""
     env = ClientEnv("words", TASKS, split="eval")
     assert env.num_tasks == 2
     infos = [env.reset(seed=seed)[1] for seed in (0, 1, 2)]

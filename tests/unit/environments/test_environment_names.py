@@ -1,4 +1,4 @@
-"""Environments are told apart by their specs: no other module mentions their names."""
+"""Environments differ only through their specs: no other module mentions their names."""
 
 import ast
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ MAY_NAME_THEM = {
 
 
 def named(file: Path) -> Iterator[str]:
-    """The strings of a module that are the id or the short name of an environment."""
+    """Yield the strings of a module that are the id or the short name of an environment."""
     names = {*SPECS, *short_names()}
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Constant) and node.value in names:
@@ -32,7 +32,7 @@ def named(file: Path) -> Iterator[str]:
 
 
 def test_no_other_module_names_an_environment() -> None:
-    """What differs between environments belongs into `EnvironmentSpec`."""
+    """Differences between environments belong in `EnvironmentSpec`."""
     own = ROOT / "environments"
     files = [file for file in ROOT.rglob("*.py") if not file.is_relative_to(own)]
     files = [file for file in files if str(file.relative_to(ROOT)) not in MAY_NAME_THEM]
@@ -40,16 +40,15 @@ def test_no_other_module_names_an_environment() -> None:
 
 
 def test_the_exceptions_are_needed() -> None:
-    """A file that names none any more is to be removed from the list."""
+    """Every file in `MAY_NAME_THEM` still names an environment."""
     assert [name for name in sorted(MAY_NAME_THEM) if not list(named(ROOT / name))] == []
 
 
 @pytest.mark.parametrize("name", short_names())
 def test_specs(name: str) -> None:
-    """An environment is found by its short name.
+    """Each short name finds a spec with prompts for all agents and a data generator.
 
-    All agents have prompts and it makes data, except for ScienceWorld: its package has the data,
-    and only pretrained models play it.
+    ScienceWorld is the exception: its package has the data, and only pretrained models play it.
     """
     spec = find_environment(environment_id(name))
     assert type(spec) is not EnvironmentSpec
@@ -62,7 +61,7 @@ def test_specs(name: str) -> None:
 
 
 def test_an_environment_without_a_spec() -> None:
-    """Gets the general one; its name is short and can be the name of a directory."""
+    """It gets the general spec, whose short name can be the name of a directory."""
     spec = find_environment("Some Thing/My Env-v3")
     assert type(spec) is EnvironmentSpec
     assert spec.name == "my-env"

@@ -31,6 +31,6 @@ def generating_run_files() -> dict[str, RunConfig]:
     "config", [pytest.param(c, id=name) for name, c in generating_run_files().items()]
 )
 def test_rooms_have_games_of_all_task_types(config: RunConfig, tmp_path: Path) -> None:
-    """The dry run cannot tell: it generates nothing."""
+    """Each section `games` generates games, which a dry run cannot check."""
     GameGenerator().make_data(config, tmp_path / "games", lambda done, total: None)
     assert len(find_games(tmp_path / "games", "train")) == 6

@@ -1,4 +1,4 @@
-"""A run file that trains on an environment of Gymnasium, up to its first prompt."""
+"""Training on an environment of Gymnasium: its settings and its prompt."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_settings() -> None:
 
 
 def test_the_prompt() -> None:
-    """What the goal says is not repeated as an observation."""
+    """An observation that equals the goal is not repeated."""
     renderer = TextRenderer(AgentSettings(prompt="any_text", memory_length=2))
     first = renderer.message("rules", "rules", ["up", "down"], 1, history=[])
     assert first == (

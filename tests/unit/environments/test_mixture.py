@@ -1,4 +1,4 @@
-"""Mixtures: which environment a task is of, the settings of each, and one pocket model of all."""
+"""Mixtures: the tasks and settings of each environment, and one pocket model for all."""
 
 from collections import Counter
 from dataclasses import replace
@@ -38,7 +38,7 @@ MIXTURE = find_environment("hgpo/Mixture-v0")
 
 @pytest.fixture
 def settings(tmp_path: Path, generated_games: Path) -> list[str]:
-    """Overrides of the run file: few games and recipes."""
+    """Return overrides of the run file that select few games and recipes."""
     return [
         f"{MIXED}.alfworld.data={generated_games}",
         f"{MIXED}.textcraft.data={write_recipes(tmp_path / 'recipes')}",
@@ -54,7 +54,7 @@ def config(settings: list[str]) -> RunConfig:
 
 @given(st.lists(st.tuples(st.integers(1, 500), st.sampled_from([0.1, 0.5, 1, 2, 3])), min_size=1))
 def test_tasks_are_in_proportion_to_weights(parts: list[tuple[int, float]]) -> None:
-    """Of each environment, all tasks; at least one environment has no more than that."""
+    """Counts follow the weights and cover all tasks; at least one environment repeats none."""
     sizes, weights = [size for size, _ in parts], [weight for _, weight in parts]
     counts = task_counts(sizes, weights)
     assert all(count >= size for count, size in zip(counts, sizes, strict=True))
@@ -70,7 +70,7 @@ def test_weights_that_differ_too_much() -> None:
 
 @pytest.mark.parametrize("weight", [1, 3])
 def test_an_epoch_plays_all_tasks_by_weight(config: RunConfig, settings: Any, weight: int) -> None:
-    """Groups are drawn by `TaskOrder` alone, from the seed and the number of a group."""
+    """An epoch plays every task, and environments in proportion to their weights."""
     config = load_config(RUN_FILE, [*settings, f"{MIXED}.textcraft.weight={weight}"])
     env = make_environment(config.env, "train")
     sizes = {
@@ -85,7 +85,7 @@ def test_an_epoch_plays_all_tasks_by_weight(config: RunConfig, settings: Any, we
 
 
 def test_a_task_is_that_of_its_environment(config: RunConfig) -> None:
-    """Observation and info are the environment's; `info` also names it and its prompt."""
+    """Observation and info are the environment's; `info` also has its name and its prompt."""
     env = make_environment(config.env, "train")
     parts = MIXTURE.parts(config)
     seen = set()
@@ -119,7 +119,7 @@ def test_a_split_of_one_environment(config: RunConfig) -> None:
 
 
 def test_step_limits(config: RunConfig) -> None:
-    """That of an environment, and at most that of the mixture."""
+    """A task has its environment's step limit, and at most that of the mixture."""
     env = gymnasium.make("hgpo/Mixture-v0", **config.env.options, max_steps=50)
     assert (
         env.reset(seed=env.get_wrapper_attr("num_tasks") - 1)[1]["mixture"]["environment"]
@@ -132,7 +132,7 @@ def test_step_limits(config: RunConfig) -> None:
 
 
 def test_settings_of_the_parts(config: RunConfig) -> None:
-    """What is not given is that of the mixture."""
+    """Settings that an environment does not have are those of the mixture."""
     parts = MIXTURE.parts(config)
     assert list(parts) == ["alfworld", "textcraft"]
     assert [part.env.max_steps for part in parts.values()] == [20, 15]
@@ -144,7 +144,7 @@ def test_settings_of_the_parts(config: RunConfig) -> None:
 
 
 def test_games_of_a_mixture(config: RunConfig) -> None:
-    """All tasks have a name, which says the environment; the hash changes with the data."""
+    """Each task's name begins with its environment, and the hash depends on the data."""
     env = make_environment(config.env, "train")
     games = MIXTURE.games(env, config.env, "train")
     assert len(games.names) == env.get_wrapper_attr("num_tasks")
@@ -179,7 +179,7 @@ def test_errors_name_the_key(settings: list[str], change: str, message: str) -> 
 
 
 def test_a_task_has_a_renderer_of_its_own() -> None:
-    """With the prompt and the memory that its info names."""
+    """The renderer has the prompt and the memory length that the task's info names."""
     renderer = TextRenderer(AgentSettings(prompt="alfworld_compact", memory_length=2))
     own = renderer.for_task({"mixture": {"prompt": "textcraft_compact", "memory_length": 30}})
     assert (own.template.name, own.memory_length) == ("textcraft_compact.jinja", 30)
@@ -190,7 +190,7 @@ def test_a_task_has_a_renderer_of_its_own() -> None:
 
 
 def test_absolute_paths_of_data(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials and actors run in other folders."""
+    """Relative paths become absolute, since trials and actors run in other folders."""
     relative = MIXTURE.with_data(config, lambda part: "games" if part.env.max_steps == 20 else None)
     parts = MIXTURE.parts(with_absolute_paths(relative))
     assert parts["alfworld"].env.data == str(Path("games").absolute())
@@ -198,7 +198,7 @@ def test_absolute_paths_of_data(config: RunConfig, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_pocket_model_depends_on_all_environments(settings: list[str]) -> None:
-    """On their prompts, but not on weights."""
+    """The model's path depends on all environments' prompts, but not on their weights."""
 
     def path(*changes: str) -> Path:
         return prepare.model_path(load_config(RUN_FILE, [*settings, *changes]))
@@ -209,12 +209,12 @@ def test_the_pocket_model_depends_on_all_environments(settings: list[str]) -> No
 
 
 def test_one_model_and_tokenizer(settings: list[str], tmp_path: Path) -> None:
-    """Cloned from demonstrations of all environments, with equal shares of the examples."""
+    """One model and one tokenizer are made from demonstrations of all environments."""
     small = ("games=2", "demonstrations=1", "exercise_steps=0", "optimizer_steps=2", "layers=1")
     changes = [f"warm_start.{change}" for change in small]
     config = load_config(RUN_FILE, [*settings, *changes, "games.rooms=[bedroom]"])
     prepared = prepare_inputs(config, TrainingConsole((tmp_path / "log").open("w")))
-    assert prepared.env == config.env  # has data
+    assert prepared.env == config.env  # the data are given
     path = str(prepared.model.model_path)
     assert path == str(prepare.model_path(config))
     tokenizer = load_tokenizer(path)
@@ -223,7 +223,7 @@ def test_one_model_and_tokenizer(settings: list[str], tmp_path: Path) -> None:
 
 
 def test_evaluating_one_environment(config: RunConfig) -> None:
-    """The request is that of a run of this environment."""
+    """The request has the split and the settings of that environment."""
     run = RunDirectory.create(config).path
 
     def request(split: str | None) -> Any:
@@ -238,7 +238,7 @@ def test_evaluating_one_environment(config: RunConfig) -> None:
 
 
 def test_metrics_of_each_environment() -> None:
-    """Of its episodes only; a run of one environment has none of them."""
+    """Metrics cover one environment's episodes; a run of one environment has none of them."""
     played = [
         replace(t, info=t.info | {"mixture": {"environment": "household"}}) for t in group()[:2]
     ]

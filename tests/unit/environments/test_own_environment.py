@@ -1,4 +1,4 @@
-"""An environment of the user's: the one of the page, and what is said of one with a fault."""
+"""User-defined environments: the documented example, and the errors for faulty ones."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -22,13 +22,13 @@ FILES = {"python": "my_env.py", "jinja": "my_prompt.jinja", "yaml": "my_run.yaml
 
 
 def blocks(language: str) -> list[str]:
-    """The blocks of code of the page in a language."""
+    """Return the page's blocks of code in a language."""
     return [b.text for b in pages.split(PAGE.read_text())[1] if b.language == language]
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The files of the page, in the folder that we are in."""
+    """Yield the working directory, which holds the files of the page."""
     for language, name in FILES.items():
         (tmp_path / name).write_text(blocks(language)[0])
     monkeypatch.chdir(tmp_path)
@@ -45,14 +45,14 @@ def config(folder: Path) -> RunConfig:
 
 
 def change(folder: Path, old: str, new: str) -> None:
-    """Change the environment of the page."""
+    """Replace text in the environment of the page."""
     file = folder / "my_env.py"
     assert file.read_text().count(old) == 1
     file.write_text(file.read_text().replace(old, new))
 
 
 def check(config: RunConfig, split: str) -> None:
-    """What `hgpo` does before it starts anything."""
+    """Run the checks that `hgpo` makes before it starts anything."""
     find_environment(config.env.env_id).check(config, split)
 
 
@@ -141,7 +141,7 @@ def test_a_prompt_that_is_no_text_in_utf_8(folder: Path, config: RunConfig) -> N
 
 
 def test_faults_of_the_follow_up_prompt_are_named(folder: Path, config: RunConfig) -> None:
-    """Its variables are those of `agent.prompt`, without the history."""
+    """Follow-up prompts have the variables of `agent.prompt`, except the history."""
     (folder / "next.jinja").write_text("{{ observation }} {{ history }}")
     agent = config.agent.model_copy(update={"follow_up_prompt": "next.jinja"})
     message = error_of(config.model_copy(update={"agent": agent}))
@@ -157,7 +157,7 @@ def test_a_model_has_to_be_named(config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("estimator", "refused"),
     [
-        ("hcapo", r"model\.model_path: "),  # it needs none, so the next check refuses
+        ("hcapo", r"model\.model_path: "),  # needs no oracle, so the next check fails
         ("gear", "algorithm.estimator=gear or sdar tells a teacher the oracle's plan, and my_env:"),
         ("sdar", "my_env:Lost-v0 has no oracle: choose another estimator$"),
     ],
@@ -216,7 +216,7 @@ def test_faults_are_named(folder: Path, config: RunConfig, old: str, new: str, p
 def test_options_that_are_settings_of_their_own(
     config: RunConfig, option: str, setting: str
 ) -> None:
-    """They would replace the setting, which then has no effect."""
+    """Options that would override a setting are rejected."""
     env = config.env.model_copy(update={"options": {option: 3}})
     with pytest.raises(ConfigError, match=rf"env\.options\.{option}: .* see {setting}"):
         check(config.model_copy(update={"env": env}), "train")
@@ -241,7 +241,7 @@ def test_states_that_it_does_not_report(folder: Path, config: RunConfig) -> None
 def test_task_types_of_a_curriculum(
     folder: Path, config: RunConfig, task_types: list[str], part: str
 ) -> None:
-    """They are those that the info reports, one for each task."""
+    """Task types must equal those of the info, one for each task."""
     rollout = config.rollout.model_copy(update={"curriculum": True})
     config = config.model_copy(update={"rollout": rollout})
     change(folder, "self.num_tasks, self", f"self.task_types = {task_types}; self.num_tasks, self")

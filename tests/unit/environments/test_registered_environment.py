@@ -1,4 +1,4 @@
-"""The environment of the page with its spec, and with a generator."""
+"""The documented example environment with a spec and with a generator."""
 
 import json
 import random
@@ -64,21 +64,21 @@ LostSpec.generator = LostTasks()
 
 @pytest.fixture
 def registered(folder: Path) -> Path:
-    """The folder, with the spec of the page at the end of the environment's module."""
+    """Return the folder, with the page's spec appended to the environment's module."""
     file = folder / "my_env.py"
     file.write_text(f"{file.read_text()}\n{blocks('python')[1]}")
     return folder
 
 
 def hgpo(*arguments: str) -> str:
-    """Run a command in this process; returns what it prints to standard output."""
+    """Run a command in this process and return its standard output."""
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 
 
 def test_a_registered_environment_is_evaluated(registered: Path) -> None:
-    """Split, steps and oracle are those of its spec; nothing of them is on the command line."""
+    """Split, step limit and oracle come from the spec, not from the command line."""
     hgpo("evaluate", "--env", "my_env:Lost-v0", "--agent", "oracle", "--output", "out")
     summary = json.loads((registered / "out/summary.json").read_text())
     env = summary["protocol"]["env"]
@@ -91,7 +91,7 @@ def test_a_registered_environment_is_evaluated(registered: Path) -> None:
 
 
 def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
-    """Any environment that keeps the contract is; an oracle it has not."""
+    """An environment without a spec can be evaluated, but not with an oracle."""
     command = ("evaluate", "--env", "my_env:Lost-v0", "--split", "test", "--seeds", "1")
     hgpo(*command, "--agent", "random", "--output", "out", "env.max_steps=2")
     assert json.loads((folder / "out/summary.json").read_text())["results"]["all"]["episodes"] == 20
@@ -100,7 +100,7 @@ def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
 
 
 def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:
-    """It has one for `vanilla` and none for `react`."""
+    """The spec has a prompt for `vanilla` and none for `react`."""
     vanilla = agent_overrides("vanilla", "my_env:Lost-v0", False)
     assert vanilla == [
         "agent.prompt=my_prompt.jinja",
@@ -115,7 +115,7 @@ def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:
 
 
 def test_a_registered_generator_makes_data_and_demonstrations(registered: Path) -> None:
-    """`hgpo train --dry-run` then needs no model; without the generator it asks for one."""
+    """`hgpo train --dry-run` needs no model with the generator, and asks for one without it."""
     with pytest.raises(ConfigError, match=r"model\.model_path: there is no pocket model"):
         hgpo("train", "my_run.yaml", "--dry-run")
     sys.modules.pop("my_env")

@@ -47,7 +47,7 @@ def demonstrated(config: RunConfig, prompt: str = "textcraft_compact") -> list[t
 
 
 def test_a_run_generates_no_data(config: RunConfig) -> None:
-    """With and without data of the user's."""
+    """No data are generated, whether or not the user gives data."""
     assert not isinstance(SPEC.generator, TaskGenerator)
     for data in (config.env.data, None):
         env = config.env.model_copy(update={"data": data})
@@ -68,7 +68,7 @@ def test_demonstrations(config: RunConfig) -> None:
 
 
 def test_goals_of_train_are_demonstrated(config: RunConfig) -> None:
-    """As many as `warm_start.games` says."""
+    """`warm_start.games` is the number of goals that are demonstrated."""
     goals = make_environment(config.env, "train").get_wrapper_attr("goals")
     for games in (2, 1000):
         warm = config.warm_start.model_copy(update={"games": games, "demonstrations": 3})
@@ -80,7 +80,7 @@ def test_goals_of_train_are_demonstrated(config: RunConfig) -> None:
 
 
 def test_the_model_depends_on_the_recipes(config: RunConfig, tmp_path: Path) -> None:
-    """A model is not taken from the cache for other recipes, or another habit."""
+    """Other recipes or warm-start settings give another cached model."""
     warm = config.warm_start.model_copy(update={"random_moves": 0.5})
     paths = {prepare.model_path(config)}
     paths.add(prepare.model_path(config.model_copy(update={"warm_start": warm})))
@@ -95,7 +95,7 @@ COMMAND = re.compile(r"craft \d+ .* using .*")
 
 
 def test_augmented_examples_have_the_same_solution(config: RunConfig) -> None:
-    """The words are replaced one by one, in prompt and response alike."""
+    """Words are replaced one by one, in the same way in prompt and response."""
     examples = demonstrated(config)
     changed = SPEC.require_generator().augment(examples, random.Random(0))
     assert len(changed) == len(examples)

@@ -1,4 +1,4 @@
-"""The agents of evaluations: what they are shown, remember, and do. Real games, no Ray."""
+"""Agents of evaluations: their prompts, memory and actions. Real games, no Ray."""
 
 import asyncio
 import io
@@ -20,13 +20,13 @@ from tests.unit.scripted_model import ScriptedModel, lines, make
 
 
 def look(message: str, seed: int) -> str:
-    """Nothing of use."""
+    """Return a response that makes no progress."""
     return "<think>I shall\nlook</think><action>look</action>"
 
 
 class TestPrompted:
     def test_vanilla_forgets(self, generated_games: Path, tmp_path: Path) -> None:
-        """No turn is shown, but what has to be done."""
+        """Prompts show the goal but no earlier turn."""
         model = ScriptedModel(look)
         finished = evaluate(make(generated_games, tmp_path, model, agent="vanilla", seeds=1))
         goals = {episode["goal"] for episode in lines(finished)}
@@ -37,7 +37,7 @@ class TestPrompted:
     def test_react_shows_every_turn_with_its_thought(
         self, generated_games: Path, tmp_path: Path
     ) -> None:
-        """In the format of its examples, and in order."""
+        """Prompts show all turns in order, in the format of the examples."""
         model = ScriptedModel(look)
         evaluate(make(generated_games, tmp_path, model, agent="react", seeds=1, games=1))
         turn = "<think>I shall look</think><action>look</action>"
@@ -52,7 +52,7 @@ class TestPrompted:
 
 
 def test_strategies(generated_games: Path, tmp_path: Path) -> None:
-    """One per episode, written first and shown with the goal; other agents of the run have none."""
+    """The agent `hgpo` writes a strategy first and sees it in later prompts; `vanilla` has none."""
 
     def say(message: str, seed: int) -> str:
         return f"plan {seed}" if message.endswith("Strategy:") else look(message, seed)
@@ -75,7 +75,7 @@ def test_strategies(generated_games: Path, tmp_path: Path) -> None:
 
 class TestReflexion:
     def test_lessons_are_carried_over(self, generated_games: Path, tmp_path: Path) -> None:
-        """Three lost trials, two lessons: the first in the second trial, both in the third."""
+        """Three lost trials give two lessons; each trial shows the lessons of those before it."""
 
         def say(message: str, seed: int) -> str:
             if "Write to yourself" in message:
@@ -104,7 +104,7 @@ class TestReflexion:
         assert protocol["templates"]["reflection"]["name"] == "alfworld_reflexion"
 
     def test_ends_with_the_first_win(self, generated_games: Path, tmp_path: Path) -> None:
-        """No trial after it; a trial draws other seeds than the one before."""
+        """No trial follows a win, and each trial draws its own seeds."""
         seeds = []
 
         def say(message: str, seed: int) -> str:
@@ -135,7 +135,7 @@ class TestScripted:
         assert finished.summary["protocol"]["model"] is None
 
     def test_the_explorer_wins(self, generated_games: Path, tmp_path: Path) -> None:
-        """With time to search; its thoughts are recorded as completions."""
+        """The explorer wins with enough steps, and its thoughts are recorded as completions."""
         request = make(generated_games, tmp_path, None, agent="explorer", seeds=1)
         env = request.config.env.model_copy(update={"max_steps": 60})
         config = request.config.model_copy(update={"env": env})
@@ -146,7 +146,7 @@ class TestScripted:
         assert any("find it" in step["completion"] for step in steps)
 
     def test_random_is_seeded(self, generated_games: Path, tmp_path: Path) -> None:
-        """Admissible actions alone, others for another seed, the same each time."""
+        """Actions are admissible, reproducible, and different for another seed."""
         first, second = (
             lines(evaluate(make(generated_games, tmp_path / name, None, agent="random")))
             for name in "ab"
@@ -172,7 +172,7 @@ class TestScripted:
     def test_human(
         self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Numbers and words from standard input; leaving keeps the games that ended."""
+        """Numbers and words are read from standard input; leaving keeps the finished games."""
         request = make(generated_games, tmp_path / "o", None, agent="oracle", seeds=1)
         plans = [[step["action"] for step in e["steps"]] for e in lines(evaluate(request))]
         human = make(generated_games, tmp_path / "h", None, agent="human", seeds=1)
@@ -198,7 +198,7 @@ class TestScripted:
     def test_human_shops(
         self, answers: list[str], action: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Words are searched for where there is a search bar."""
+        """Words are searched for if the page has a search bar."""
         monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(answers) + "\n"))
         info: dict[str, Any] = {
             "goal": "g",
@@ -208,7 +208,7 @@ class TestScripted:
         assert asyncio.run(agent.act("page", info)).action == action
 
     def test_human_plays_with_any_text(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A number is a text, not the number of an action."""
+        """If any text is an action, a number is sent as text."""
         monkeypatch.setattr("sys.stdin", io.StringIO("\n50\n"))
         info: dict[str, Any] = {"goal": "g", "admissible_actions": [ANY_ACTION]}
         agent = HumanAgent(Console(file=io.StringIO()), info, "", "")

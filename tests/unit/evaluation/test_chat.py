@@ -1,4 +1,4 @@
-"""Models behind a URL: OpenAI's client against a small server that misbehaves when told to."""
+"""Models behind a URL: OpenAI's client against a local server that fails on demand."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ Answer = tuple[int, dict[str, Any]]
 
 
 class Server(ThreadingHTTPServer):
-    """Keeps what it is asked; `answer` makes the responses."""
+    """An HTTP server that records its requests; `answer` makes the responses."""
 
     daemon_threads = True
 
@@ -63,11 +63,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *arguments: Any) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 def say(action: str, finish_reason: str = "stop") -> Answer:
-    """A response with one action."""
+    """Return a chat completion with one action."""
     content = f"<think>so</think><action>{action}</action>"
     message = {"role": "assistant", "content": content}
     usage = {"prompt_tokens": 30, "completion_tokens": 5, "total_tokens": 35}
@@ -80,7 +80,7 @@ def say(action: str, finish_reason: str = "stop") -> Answer:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """Start one; the client does not retry."""
+    """Yield a running server; the client does not retry."""
     monkeypatch.setattr(chat, "RETRIES", 0)
     for variable in chat.KEY_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
@@ -108,7 +108,7 @@ def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -
 def test_what_is_asked(
     server: Server, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One user message a turn, sampling and a seed of its own; the key goes nowhere else."""
+    """A turn sends one user message, sampling settings and its own seed; keys stay secret."""
     monkeypatch.setenv("HGPO_API_KEY", "a-secret")
     monkeypatch.setenv("OPENAI_API_KEY", "another")
     finished = evaluate(request_for(server, generated_games, tmp_path / "e"))
@@ -129,7 +129,7 @@ def test_what_is_asked(
 
 
 def test_constrained_actions(server: Server, generated_games: Path, tmp_path: Path) -> None:
-    """Each request has the grammar of its page's actions."""
+    """Each request has a grammar with the actions of its page."""
     request = request_for(server, generated_games, tmp_path / "e")
     agent = request.config.agent.model_copy(update={"constrain_actions": True})
     config = request.config.model_copy(update={"agent": agent})
@@ -143,7 +143,7 @@ def test_constrained_actions(server: Server, generated_games: Path, tmp_path: Pa
 
 
 def test_a_conversation(server: Server, generated_games: Path, tmp_path: Path) -> None:
-    """Each request continues the one before; a rejected one begins a new conversation."""
+    """Each request extends the previous one; a rejected one starts a new conversation."""
     server.answer = lambda body: (
         say("look")
         if len(body["messages"]) < 7
@@ -165,7 +165,7 @@ def test_a_conversation(server: Server, generated_games: Path, tmp_path: Path) -
 
 
 def test_a_response_that_was_cut(server: Server, generated_games: Path, tmp_path: Path) -> None:
-    """Is invalid."""
+    """A truncated response is invalid."""
     server.answer = lambda body: say("look", "length")
     (episode,) = lines(evaluate(request_for(server, generated_games, tmp_path)))
     assert not any(step["is_valid"] for step in episode["steps"])
@@ -173,7 +173,7 @@ def test_a_response_that_was_cut(server: Server, generated_games: Path, tmp_path
 
 
 def refuse_above(limit: int) -> Callable[[dict[str, Any]], Answer]:
-    """A server that takes so many turns of history."""
+    """Return an `answer` that rejects requests with more than `limit` turns of history."""
 
     def answer(body: dict[str, Any]) -> Answer:
         message = body["messages"][0]["content"].partition("Now it is your turn")[2]
@@ -187,7 +187,7 @@ def refuse_above(limit: int) -> Callable[[dict[str, Any]], Answer]:
 def test_what_is_too_long_loses_its_oldest_turns(
     server: Server, generated_games: Path, tmp_path: Path
 ) -> None:
-    """As far as it has to."""
+    """A rejected request is retried with as many turns as the server accepts."""
     server.answer = refuse_above(3)
     (episode,) = lines(evaluate(request_for(server, generated_games, tmp_path, "react")))
     truncated = [step["prompt_truncated"] for step in episode["steps"]]
@@ -197,7 +197,7 @@ def test_what_is_too_long_loses_its_oldest_turns(
 def test_a_rejected_message_ends_the_evaluation(
     server: Server, generated_games: Path, tmp_path: Path
 ) -> None:
-    """The server rejects the message even without earlier turns."""
+    """The evaluation stops if a message is rejected even without earlier turns."""
     server.answer = refuse_above(-1)
     with pytest.raises(RunStoppedError, match="request_errors 2"):
         evaluate(request_for(server, generated_games, tmp_path, "react"))
@@ -207,7 +207,7 @@ def test_a_rejected_message_ends_the_evaluation(
 def test_a_server_in_trouble(
     server: Server, generated_games: Path, tmp_path: Path, status: int
 ) -> None:
-    """One line; what was played is kept. Some servers report errors with status 200."""
+    """Errors, some with status 200, give one line, and the evaluation can be continued."""
     server.answer = lambda body: (status, {"error": {"message": "trouble", "type": "x"}})
     with pytest.raises(RunStoppedError, match=r"\A[^\n]*trouble[^\n]*to continue\Z"):
         evaluate(request_for(server, generated_games, tmp_path / "e"))
@@ -216,7 +216,7 @@ def test_a_server_in_trouble(
 
 
 def test_names(server: Server) -> None:
-    """The only model, or the one that is named."""
+    """The model is the server's only one, or the one given by `--name`."""
     only = find_remote_model(f"{server.url}/v1/", None, 0.4).describe()
     assert only == find_remote_model(server.url, "policy", 0.4).describe()
     assert (f"http://{only['address']}", only["name"]) == (f"{server.url}/v1", "policy")

@@ -1,4 +1,4 @@
-"""`hgpo compare`: known differences, and what cannot be compared."""
+"""`hgpo compare`: known differences, and evaluations that cannot be compared."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ from hgpo_rllib.results.evaluations import FORMAT
 def write(
     path: Path, wins: dict[str, list[float]], env: dict[str, Any] | None = None, **protocol: Any
 ) -> Path:
-    """Write an evaluation: scores by game and seed; a score of 1 is a win."""
+    """Write an evaluation with scores by game and seed; a score of 1 is a win."""
     path.mkdir()
     episodes = [
         {
@@ -56,7 +56,7 @@ B = {game: [1.0, 1.0] if place % 2 else [0.0, 0.5] for place, game in enumerate(
 
 
 def test_a_known_difference(tmp_path: Path) -> None:
-    """Ten games of 20 win half an episode more; all scores rise."""
+    """Ten games of 20 win one episode of two more, and all scores rise."""
     a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", B)))
     found = compare(a, b)
     test = found.tests["success_rate"]["all"]
@@ -88,7 +88,7 @@ def test_other_games_of_the_same_names(tmp_path: Path, change: dict[str, Any], p
 
 
 def test_options_at_their_defaults(tmp_path: Path) -> None:
-    """Naming a default changes nothing; of other options, those that differ are named."""
+    """Naming a default changes nothing; the error names only options that differ."""
     options = [
         {"nouns": "words"},
         {"nouns": "words", "reward": "success"},
@@ -112,7 +112,7 @@ def test_options_at_their_defaults(tmp_path: Path) -> None:
 
 
 def test_other_names(tmp_path: Path) -> None:
-    """Refused, unless one asks for those in common, which is then said."""
+    """Different games are an error unless `--common` is given, which adds a note."""
     fewer = {game: B[game] for game in GAMES[:15]}
     a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", fewer)))
     with pytest.raises(ConfigError, match=r"15 games in common and 5 .* add --common"):
@@ -126,7 +126,7 @@ def test_other_names(tmp_path: Path) -> None:
 
 
 def test_clusters_of_games(tmp_path: Path) -> None:
-    """Games of a product that all change together count as one, in errors and p-values."""
+    """Games of one product count as one in standard errors and p-values."""
     before = {f"{product}: goal {goal}": [0.0] for product in "abcd" for goal in range(5)}
     after = {game: [float(game[0] in "abc")] for game in before}
     a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", before), ("b", after)))
@@ -146,7 +146,7 @@ def test_clusters_of_games(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path) -> None:
-    """A line, a table and notes; or one JSON object."""
+    """The command prints a line, a table and notes, or one JSON object."""
     a, b = write(tmp_path / "a", A), write(tmp_path / "b", B, seeds=[7])
     shown = CliRunner().invoke(app, ["compare", str(a), str(b)])
     assert shown.exit_code == 0

@@ -1,4 +1,4 @@
-"""`hgpo evaluate` without Ray: a scripted model at the seam, real games, real files."""
+"""`hgpo evaluate` without Ray: a scripted model, real games, real files."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from tests.unit.scripted_model import ScriptedModel, draw, lines, make
 
 class TestFullProtocol:
     def test_what_is_written(self, generated_games: Path, tmp_path: Path) -> None:
-        """Every game with every seed, a summary that follows from the episodes, a protocol."""
+        """Every game is played with every seed; summary and protocol match the episodes."""
         model = ScriptedModel(draw)
         finished = evaluate(make(generated_games, tmp_path / "e", model))
         episodes = lines(finished)
@@ -94,7 +94,7 @@ class TestFullProtocol:
 
 
 def test_released_protocol(generated_games: Path, tmp_path: Path) -> None:
-    """Draws for the released seeds; a game that is drawn twice is played twice."""
+    """Each released seed draws games, and a game that is drawn twice is played twice."""
     request = make(generated_games, tmp_path, None, agent="random", kind="released", games=5)
     finished = evaluate(request)
     episodes = lines(finished)
@@ -108,7 +108,7 @@ def test_released_protocol(generated_games: Path, tmp_path: Path) -> None:
 
 
 class Doors(gymnasium.Env):
-    """Three tasks, of one right door each."""
+    """An environment with three tasks, each of which has one right door."""
 
     observation_space = action_space = Text(100)
     num_tasks = 3
@@ -138,7 +138,7 @@ class Doors(gymnasium.Env):
 
 
 def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its Gymnasium id; its games are numbers of tasks."""
+    """An environment is given by its Gymnasium id, and its games are numbers of tasks."""
     monkeypatch.setattr(gymnasium.envs.registration, "registry", dict(gymnasium.registry))
     gymnasium.register("my/Doors-v0", entry_point=Doors)
     monkeypatch.chdir(tmp_path)
@@ -153,7 +153,7 @@ def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 class TestInterrupted:
     def test_goes_on(self, generated_games: Path, tmp_path: Path) -> None:
-        """Finished episodes are kept, a line that was cut is played again; the same in the end."""
+        """A second call keeps finished episodes and gives the results of a single call."""
         whole = evaluate(make(generated_games, tmp_path / "whole", ScriptedModel(draw)))
 
         def stop(message: str, seed: int) -> str:
@@ -177,7 +177,7 @@ class TestInterrupted:
         assert finished.summary["results"] == whole.summary["results"]
 
     def test_an_episode_that_cannot_be_played(self, generated_games: Path, tmp_path: Path) -> None:
-        """No summary of the others alone: it would be of other games than it says."""
+        """No summary is written without all episodes; the next call plays only the failed ones."""
 
         whole = evaluate(make(generated_games, tmp_path / "whole", ScriptedModel(draw)))
         goal = lines(whole)[0]["goal"]
@@ -209,7 +209,7 @@ class TestInterrupted:
 
 class TestRefused:
     def test_another_protocol_in_the_directory(self, generated_games: Path, tmp_path: Path) -> None:
-        """One line that says what is different."""
+        """The error names what differs."""
         evaluate(make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1))
         for change, part in (
             ({"games": 2}, "games"),

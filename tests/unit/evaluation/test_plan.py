@@ -1,4 +1,4 @@
-"""Which episodes a protocol plays."""
+"""The episodes that a protocol plays."""
 
 from collections import Counter
 
@@ -19,13 +19,13 @@ class TestFullPlan:
         assert list(plan.tasks) == [0, 1, 2]
 
     def test_not_in_the_order_of_names(self) -> None:
-        """Which is one task type after the other; all seeds have the same order."""
+        """Games are shuffled, as names are sorted by task type; all seeds have the same order."""
         plan = full_plan(50, seeds=2, games=None)
         assert plan.tasks[0] != sorted(plan.tasks[0])
         assert [s.task for s in plan.episodes if s.seed == 1] == plan.tasks[0]
 
     def test_a_part_begins_the_whole(self) -> None:
-        """So that more games can be played without those before changing."""
+        """A plan of fewer games is the beginning of the whole, so games can be added later."""
         whole, part = full_plan(50, 3, None), full_plan(50, 3, 5)
         assert set(part.episodes) < set(whole.episodes)
         assert part.tasks[0] == whole.tasks[0][:5]
@@ -38,7 +38,7 @@ class TestFullPlan:
 class TestReleasedPlan:
     @pytest.mark.parametrize("by_worker", [True, False])
     def test_draws(self, by_worker: bool) -> None:
-        """512 for each released seed, all named differently; 128 are the first of 512."""
+        """Each released seed has 512 different episodes, and 128 draws are the first of them."""
         plan = released_plan(140, None, by_worker)
         assert list(plan.tasks) == list(RELEASED_SEEDS)
         assert Counter(episode.seed for episode in plan.episodes) == dict.fromkeys(
@@ -49,7 +49,7 @@ class TestReleasedPlan:
         assert list(released_plan(140, 128, by_worker).episodes) == first
 
     def test_walks_of_128_environments(self) -> None:
-        """As textworld draws: each shuffles the list with its seed, and goes along it."""
+        """Like textworld, each environment shuffles the games and plays them in order."""
         tasks = {
             s.place: s.task
             for s in released_plan(140, None, by_worker=True).episodes
@@ -61,7 +61,7 @@ class TestReleasedPlan:
             assert [tasks[worker + 128 * turn] for turn in range(4)] == games[:4].tolist()
 
     def test_a_pass_meets_some_games_twice(self) -> None:
-        """Some 84 different ones of 140 in 128 draws, by worker; all different otherwise."""
+        """128 draws by worker have about 84 different games of 140; otherwise all are different."""
         for seed in RELEASED_SEEDS:
             walks = [s.task for s in released_plan(140, 128, True).episodes if s.seed == seed]
             assert 75 <= len(set(walks)) <= 93

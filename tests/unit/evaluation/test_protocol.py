@@ -1,4 +1,4 @@
-"""What a protocol says of models, and what its hash depends on."""
+"""Descriptions of models and agents in a protocol, and what its hash depends on."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def test_a_model_is_its_files(tmp_path: Path) -> None:
 
 
 def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its files in the hub's cache, which is all there is without a network."""
+    """A model of the hub is described by its files in the local cache, without a network."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     cached = tmp_path / "models--some--model"
@@ -51,7 +51,7 @@ def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
-    """Templates are compared by content, independent of the path; settings by value."""
+    """Templates are compared by content, not by path, and settings by value."""
     files = [tmp_path / name / "own.jinja" for name in ("a", "b")]
     for file in files:
         file.parent.mkdir()
@@ -69,20 +69,20 @@ def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_shows_no_secrets() -> None:
-    """Its address and the model's name."""
+    """The description has only the address and the model's name."""
     described = RemoteModel("https://user:secret@host:8000/v1", "policy", 0.4).describe()
     assert described == {"served_by": "openai", "address": "host:8000/v1", "name": "policy"}
 
 
 def test_versions() -> None:
-    """Those of the model's packages only where one is asked; those of the environment always."""
+    """Packages of the model are listed only if one is used, those of the environment always."""
     assert {"torch", "transformers", "ray"} <= versions((), asks_model=True).keys()
     assert not {"torch", "ray", "alfworld"} & versions((), asks_model=False).keys()
     assert "alfworld" in versions(("alfworld", "not-installed"), asks_model=False)
 
 
 def test_a_directory_of_a_command_that_was_killed_at_once(tmp_path: Path) -> None:
-    """It holds the lock file, and a part of the protocol, but no protocol yet."""
+    """A directory with a lock file and a partial protocol can be used again."""
     (tmp_path / LOCK).touch()
     (tmp_path / ".protocol.json.01ab.partial").write_text("{")
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The words of `hgpo evaluate`, and what they are refused for."""
+"""Arguments of `hgpo evaluate`, and the errors for invalid ones."""
 
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ def test_the_model_is_the_word_that_is_no_setting(words: list[str], expected: An
 def test_refused(
     offline: None, generated_games: Path, words: list[str], changes: dict[str, Any], part: str
 ) -> None:
-    """One line that names the thing."""
+    """The error is one line that names the argument or its problem."""
     arguments = NOTHING | {"data": generated_games} | changes
     with pytest.raises(ConfigError, match=r"\A[^\n]*\Z") as refused:
         make_request(words, **arguments)
@@ -87,12 +87,12 @@ def test_refused(
     ],
 )
 def test_the_command_refuses(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    """Exit code 2, one line, nothing written."""
+    """The command exits with code 2, prints one line, and writes nothing."""
     assert_refused(tmp_path, arguments, named)
 
 
 def test_a_damaged_checkpoint(tmp_path: Path) -> None:
-    """Is refused before anything is started."""
+    """A damaged checkpoint is rejected before anything starts."""
     save_config(load_config(None, []), tmp_path / "config.yaml")
     (tmp_path / "checkpoint").mkdir()
     for name in ("config.json", "model.safetensors", "manifest.json"):
@@ -102,7 +102,7 @@ def test_a_damaged_checkpoint(tmp_path: Path) -> None:
 
 
 def test_defaults(generated_games: Path) -> None:
-    """Of the environment; one episode of each game where more would be the same."""
+    """Defaults are the environment's; a deterministic agent plays each game once."""
     arguments = NOTHING | {"data": generated_games, "env": "alfworld"}
     request = make_request(["env.max_steps=4"], **arguments)
     assert (request.split, request.seeds, request.subject) == ("valid_seen", 3, None)
@@ -111,7 +111,7 @@ def test_defaults(generated_games: Path) -> None:
 
 
 def test_settings_of_a_run(tmp_path: Path) -> None:
-    """A run keeps its own for its own environment; agents and the user change them, in turn."""
+    """A run's settings apply to its own environment; another one has its own step limit."""
     run = load_config(
         None,
         ["agent.prompt=alfworld_compact", "env.max_steps=20", "policy_server.num_replicas=3"],
@@ -156,7 +156,7 @@ def test_run_with_colocated_replicas(learners: int, transport: str, tmp_path: Pa
 def test_agents_without_subgoals_of_a_run_with_subgoals(
     env: str, agent: str, tmp_path: Path
 ) -> None:
-    """The settings are accepted, so only the checkpoint is missing."""
+    """The settings are accepted: the only error is the missing checkpoint."""
     run = load_config(Path("alfworld_pocket_hiper"), [])
     save_config(run, tmp_path / "config.yaml")
     with pytest.raises(ConfigError, match="holds no checkpoint"):
@@ -164,7 +164,7 @@ def test_agents_without_subgoals_of_a_run_with_subgoals(
 
 
 def test_agents_of_a_url() -> None:
-    """Nothing is looked up but the name; prompts are the environment's."""
+    """Prompts are the environment's, and the server is not contacted."""
 
     def settings(env: str, agent: str, *overrides: str) -> Any:
         found = settings_of("http://127.0.0.1:9", env, None, agent, list(overrides)).agent

@@ -18,38 +18,38 @@ from hgpo_rllib.evaluation.statistics import (
 
 
 def by_game(values: list[float]) -> pd.Series:
-    """Name games by their place."""
+    """Return the values with a game's name for each place."""
     return pd.Series(values, [f"game {place:03d}" for place in range(len(values))])
 
 
 class TestEstimate:
     def test_each_game_once(self) -> None:
-        """The textbook's standard error of a mean."""
+        """The standard error is the textbook's for a mean."""
         values = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
         found = estimate(values, range(8))
         assert found.mean == 0.625
         assert found.standard_error == pytest.approx(np.std(values, ddof=1) / math.sqrt(8))
 
     def test_repeats_of_a_game_are_no_new_games(self) -> None:
-        """Three equal episodes of each game say as much as one."""
+        """Three equal episodes of each game give the same interval as one."""
         values = [1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0]
         once, thrice = estimate(values, range(8)), estimate(values * 3, [*range(8)] * 3)
         assert thrice.standard_error == pytest.approx(once.standard_error)
         assert (thrice.low, thrice.high) == (once.low, once.high)
 
     def test_games_with_different_numbers_of_episodes(self) -> None:
-        """The mean is over episodes."""
+        """The mean is over episodes, not over games."""
         found = estimate([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
         assert found.mean == 0.75
         sums, counts = per_game([1.0, 1.0, 1.0, 0.0], ["a", "a", "a", "b"])
         assert (sums.tolist(), counts.tolist()) == ([3.0, 0.0], [3.0, 1.0])
 
     def test_the_interval_covers(self) -> None:
-        """Of 200 samples of games, about 95 % have an interval that holds the true mean."""
+        """In 200 samples of games, about 95 % of the intervals contain the true mean."""
         rng = np.random.default_rng(1)
         hits = 0
         for _ in range(200):
-            chance = rng.beta(2, 2, 60)  # of each game; the mean is 1/2
+            chance = rng.beta(2, 2, 60)  # success per game, with mean 1/2
             values = rng.random((3, 60)) < chance
             found = estimate(values.ravel().astype(float).tolist(), [*range(60)] * 3)
             assert found.low is not None
@@ -62,12 +62,12 @@ class TestEstimate:
         assert estimate(values, range(30)) == estimate(values, range(30))
 
     def test_one_game(self) -> None:
-        """Says nothing of others."""
+        """A single game gives no standard error and no interval."""
         assert estimate([1.0, 0.0], ["a", "a"]) == Estimate(0.5, None, None, None)
 
     @pytest.mark.parametrize("value", [0.0, 1.0])
     def test_all_alike_is_not_certain(self, value: float) -> None:
-        """No win in 10 games: up to 31 % are possible (Clopper-Pearson: 1 - 0.025^(1/10))."""
+        """No win in 10 games allows up to 31 % (Clopper-Pearson: 1 - 0.025^(1/10))."""
         found = estimate_share([value] * 30, [*range(10)] * 3)
         width = 1 - 0.025 ** (1 / 10)
         expected = (0.0, width) if value == 0 else (1 - width, 1.0)
@@ -76,7 +76,7 @@ class TestEstimate:
 
 class TestCompare:
     def test_is_mcnemars_exact_test(self) -> None:
-        """Each game played once: the discordant pairs are coin flips."""
+        """If each game is played once, the p-value is a binomial test of the discordant pairs."""
         a = [1.0] * 5 + [0.0] * 9 + [1.0] * 2
         b = [1.0] * 5 + [1.0] * 9 + [0.0] * 2
         found = compare_means(by_game(a), by_game(b))
@@ -85,7 +85,7 @@ class TestCompare:
         assert found.difference.mean == pytest.approx(7 / 16)
 
     def test_many_games(self) -> None:
-        """Close to the exact value where permutations are drawn."""
+        """With sampled permutations, the p-value is close to the exact one."""
         a, b = [0.0] * 45 + [1.0] * 25, [1.0] * 45 + [0.0] * 25
         found = compare_means(by_game(a), by_game(b))
         assert found.p_value == pytest.approx(stats.binomtest(45, 70).pvalue, abs=0.01)
@@ -101,13 +101,13 @@ class TestCompare:
         assert compare_means(by_game([0.0]), by_game([1.0])).p_value == 1.0
 
     def test_gains_that_equal_losses(self) -> None:
-        """In thirds, whose sums have rounding errors: no permutation is less extreme."""
+        """The p-value is 1 if gains equal losses, despite rounding errors in sums of thirds."""
         a = by_game([third / 3 for third in (1, 1, 3, 2, 2, 3, 0, 3)])
         b = by_game([third / 3 for third in (2, 2, 2, 2, 2, 3, 1, 1)])
         assert compare_means(a, b).p_value == 1.0
 
     def test_pairing_matters(self) -> None:
-        """Easy and hard games: a small steady gain is seen although games differ by far more."""
+        """A small steady gain is significant although games differ by far more."""
         rng = np.random.default_rng(0)
         a = rng.choice([0.1, 0.8], 40)
         b = a + rng.choice([0.0, 0.1], 40)
@@ -118,7 +118,7 @@ class TestCompare:
         assert stats.f_oneway(a, b).pvalue > 0.2
 
     def test_the_test_is_of_its_size(self) -> None:
-        """Without a difference, about 5 % of tests find one at 5 %."""
+        """Without a difference, about 5 % of the tests are significant at 5 %."""
         rng = np.random.default_rng(2)
         found = [
             compare_means(

@@ -43,7 +43,7 @@ def make(
 
 
 def test_oracle(store: Path, tmp_path: Path) -> None:
-    """Buys what is wanted; names are those of products and wishes, not places in a list."""
+    """The oracle buys what is wanted, and games are named by product and goal."""
     finished = evaluate(make(store, tmp_path, "oracle"))
     row = finished.summary["results"]["all"]
     assert row["success_rate"]["mean"] == row["score"]["mean"] == 1
@@ -56,7 +56,7 @@ def test_oracle(store: Path, tmp_path: Path) -> None:
 
 
 def test_oracle_on_a_split_by_product(store: Path, tmp_path: Path) -> None:
-    """It buys the products of that split's goals."""
+    """The oracle buys the products of that split's goals."""
     request = dataclasses.replace(make(store, tmp_path, "oracle"), split="train_products")
     finished = evaluate(request)
     assert finished.summary["results"]["all"]["success_rate"]["mean"] == 1
@@ -64,7 +64,7 @@ def test_oracle_on_a_split_by_product(store: Path, tmp_path: Path) -> None:
 
 
 def test_players(store: Path, tmp_path: Path) -> None:
-    """Scripted players see only text; the first hit with the options wins less than the careful."""
+    """Scripted players win more often the more they check before they buy."""
     rates = {}
     for agent in ("first-hit", "first-hit-options", "careful", "exhaustive"):
         request = make(store, tmp_path / agent, agent, steps=40)
@@ -76,15 +76,15 @@ def test_players(store: Path, tmp_path: Path) -> None:
 def test_an_oracle_that_finds_no_way_loses_and_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A goal that no search finds, and one whose product cannot be opened."""
+    """Goals that no search finds, or whose product cannot be opened, are lost."""
     names = {"B1": "Blue mug", "B2": "Red bowl", "b3": "Pink jar"}
     data = write_data(
         tmp_path / "store",
         items=[item(asin, name=name) for asin, name in names.items()],
         entries={
-            "B1": entry("xylophone", "soft"),  # words that are nowhere in the store
+            "B1": entry("xylophone", "soft"),  # words that occur nowhere in the store
             "B2": entry("red bowl", "soft"),
-            "b3": entry("pink jar", "soft"),  # asins in small letters are links to nowhere
+            "b3": entry("pink jar", "soft"),  # links to lower-case asins do not work
         },
         human={},
     )
@@ -111,7 +111,7 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
     not WEBSHOP_ARCHIVE.exists(), reason="the original's 1,000 products are not there"
 )
 def test_the_oracle_on_official_goals(tmp_path: Path) -> None:
-    """It plays all 500 of the test split: no search finds 10 of them, 20 purchases earn less."""
+    """Of 500 test goals, no search finds 10, and 20 purchases earn less than 1."""
     with tarfile.open(WEBSHOP_ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     settings = [
@@ -150,7 +150,7 @@ def test_a_part_of_the_score(store: Path, tmp_path: Path) -> None:
 
 
 def test_reflexion(store: Path, tmp_path: Path) -> None:
-    """Shows its lesson beside the wish; the reflection saw the pages."""
+    """Prompts show the lesson, and the request for a reflection shows the pages."""
     model = ScriptedModel(lambda message, seed: "<think>hm</think><action>click[search]</action>")
     (episode, *_) = lines(evaluate(make(store, tmp_path, "reflexion", model)))
     asked = [m for m in model.messages if "Write to yourself" in m]
@@ -162,7 +162,7 @@ def test_reflexion(store: Path, tmp_path: Path) -> None:
 
 
 def test_released_protocol(store: Path, tmp_path: Path) -> None:
-    """Different goals in a draw."""
+    """The goals of one draw are all different."""
     episodes = lines(evaluate(make(store, tmp_path, "random", kind="released")))
     for seed in (123, 456, 789):
         games = [e["game"] for e in episodes if e["seed"] == seed]

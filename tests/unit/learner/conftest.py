@@ -1,4 +1,4 @@
-"""What several tests of the learner share."""
+"""Fixtures of several tests of the learner."""
 
 import pytest
 from torch import Tensor
@@ -7,7 +7,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
 
 @pytest.fixture
 def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep float64: the model's own norms round to float32, also gradients."""
+    """Compute norms in float64, since the model's own norms round to float32."""
 
     def forward(norm: Qwen2RMSNorm, hidden: Tensor) -> Tensor:
         squares = hidden.square().mean(-1, True)

@@ -1,4 +1,4 @@
-"""A tiny learner in float64, and its update once more, written as plainly as possible."""
+"""A tiny learner in float64, and a plain reference implementation of its update."""
 
 import copy
 from collections.abc import Iterable
@@ -34,7 +34,7 @@ QWEN = Qwen2Config(
 
 
 def save_tiny_model(folder: Path) -> str:
-    """Write a random Qwen2 with grouped heads; returns its path."""
+    """Write a random Qwen2 with grouped heads; return its path."""
     torch.manual_seed(0)
     Qwen2ForCausalLM(QWEN).save_pretrained(folder)
     return str(folder)
@@ -43,10 +43,10 @@ def save_tiny_model(folder: Path) -> str:
 def crossed(
     options: dict[str, dict[str, Any]], shapes: dict[str, dict[str, Any]], *everywhere: str
 ) -> list[Any]:
-    """All options in all shapes, as parameters of a test: most only in the slow tier.
+    """Return all options in all shapes as test parameters, most of them in the slow tier.
 
-    The last shape, which has what the others have, is of the default tier, and so are the options
-    named in `everywhere`.
+    The last shape, which includes the features of the others, is of the default tier, and so are
+    the options named in `everywhere`.
     """
     *_, last = shapes
     return [
@@ -62,20 +62,20 @@ def crossed(
 
 
 def build_learner(model_path: str, **settings: Any) -> HGPOLearner:
-    """RLlib's learner as the algorithm builds it, without the algorithm."""
+    """Return RLlib's learner as the algorithm builds it, without the algorithm."""
     config = HGPOConfig().training(model_path=model_path, temperature=TEMPERATURE, **settings)
     config.debugging(seed=SEED)
     return config.build_learner(spaces={DEFAULT_MODULE_ID: (Text(1), Text(1))})
 
 
 def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
-    """A learner in float64.
+    """Return a learner in float64.
 
-    Its frozen policy differs from the one it learns, so that the KL term has a gradient.
+    Its reference model differs from its policy, so that the KL term has a gradient.
     """
     learner = build_learner(model_path, **settings)
     learner.policy.double()
-    if (critic := critic_of(learner)) is not None:  # it begins as 0: without gradient for its trunk
+    if (critic := critic_of(learner)) is not None:  # a head of 0 has no gradient for its trunk
         torch.manual_seed(2)
         for parameter in critic.parameters():
             parameter.data.add_(0.1 * torch.randn_like(parameter))
@@ -87,7 +87,7 @@ def make_learner(model_path: str, **settings: Any) -> HGPOLearner:
 
 
 def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, float]:
-    """One update, as RLlib calls it; returns what it logs."""
+    """Run one update as RLlib does; return the logged metrics."""
     learner._weights_seq_no += 1
     learner._update({DEFAULT_MODULE_ID: columns})
     logged = learner.metrics.reduce().get(DEFAULT_MODULE_ID, {})
@@ -95,28 +95,28 @@ def update(learner: HGPOLearner, columns: dict[str, Tensor]) -> dict[str, float]
 
 
 def parameters_and_gradients(*models: torch.nn.Module) -> list[Tensor]:
-    """Copies of both, of all models, after an update."""
+    """Return copies of the parameters and gradients of all models."""
     parameters = [p for model in models for p in model.parameters()]
     return [p.detach().clone() for p in parameters] + [p.grad.clone() for p in parameters]
 
 
 def assert_equal(got: Iterable[Tensor], expected: Iterable[Tensor], tolerance: float) -> None:
-    """Compare, tensor by tensor."""
+    """Compare tensors pairwise with an absolute tolerance."""
     torch.testing.assert_close(list(got), list(expected), rtol=0, atol=tolerance)
 
 
 def llm_of(learner: HGPOLearner) -> PreTrainedModel:
-    """The model that it trains."""
+    """Return the learner's policy model."""
     return learner.policy.llm
 
 
 def critic_of(learner: HGPOLearner) -> Critic | None:
-    """The critic that it trains, if any."""
+    """Return the learner's critic, if it has one."""
     return learner.policy.scorer.critic
 
 
 def frozen_of(learner: HGPOLearner) -> PreTrainedModel | None:
-    """The model of its KL term."""
+    """Return the reference model of the KL term, if there is one."""
     return None if learner._reference is None else learner._reference.llm
 
 
@@ -149,7 +149,7 @@ def make_columns(
 
 
 def add_values(columns: dict[str, Tensor], learner: HGPOLearner) -> dict[str, Tensor]:
-    """The columns with a critic's values that are a little off, and targets further away."""
+    """Return the columns with values near those of the critic, and targets further away."""
     generator = torch.Generator().manual_seed(0)
     steps, critic = len(columns["advantage"]), critic_of(learner)
     assert critic is not None
@@ -163,7 +163,7 @@ def add_values(columns: dict[str, Tensor], learner: HGPOLearner) -> dict[str, Te
 def value_of(
     policy: PreTrainedModel, critic: Critic, columns: dict[str, Tensor], step: int
 ) -> Tensor:
-    """Of one step, computed on its own."""
+    """Return the critic's value of one step, computed alone."""
     prompt = columns["prompt_ids"][step, : columns["prompt_length"][step]].long()
     trunk = policy.model if critic.trunk is None else critic.trunk
     last = trunk(input_ids=prompt[None]).last_hidden_state[0, -1]
@@ -173,7 +173,7 @@ def value_of(
 def logp_and_entropy(
     model: PreTrainedModel, columns: dict[str, Tensor], step: int
 ) -> tuple[Tensor, Tensor]:
-    """Of the response of one step, computed on its own."""
+    """Return log-probabilities and entropies of one step's response, computed alone."""
     prompt = columns["prompt_ids"][step, : columns["prompt_length"][step]].long()
     response = columns["response_ids"][step, : columns["response_length"][step]].long()
     logits = model(input_ids=torch.cat([prompt, response])[None]).logits[0, len(prompt) - 1 : -1]
@@ -188,9 +188,9 @@ def reference_update(
     settings: LearnerSettings,
     critic: Critic | None = None,
 ) -> PreTrainedModel:
-    """A copy of the model after all optimizer steps of an update, with the last gradients.
+    """Return a copy of the model after all optimizer steps of an update, with the last gradients.
 
-    `critic` learns in place.
+    `critic` is updated in place.
     """
     s, policy = settings, copy.deepcopy(model)
     groups = [{"params": list(policy.parameters())}]
@@ -229,10 +229,10 @@ def step_losses(
     s: LearnerSettings,
     step: int,
 ) -> Tensor:
-    """The losses of one step's tokens, by the formulas of docs/algorithm.md."""
+    """Return the losses of one step's tokens, by the formulas of docs/algorithm.md."""
     logp, entropy = logp_and_entropy(policy, columns, step)
     advantage = columns["advantage"][step].double()
-    if advantage.ndim:  # of tokens
+    if advantage.ndim:  # one advantage per token
         advantage = advantage[: len(logp)]
     if s.drop_zero_advantage and advantage == 0:
         return 0 * logp
@@ -274,7 +274,7 @@ def value_loss(
     s: LearnerSettings,
     step: int,
 ) -> Tensor:
-    """The value loss of one step, by the formula of docs/algorithm.md."""
+    """Return the value loss of one step, by the formula of docs/algorithm.md."""
     value = value_of(policy, critic, columns, step)
     old, target = columns["value"][step].double(), columns["value_target"][step].double()
     clip = s.value_clip or float("inf")
@@ -283,7 +283,7 @@ def value_loss(
 
 
 def update_gradients(path: str, **options: Any) -> tuple[dict[str, Tensor], int]:
-    """Return the gradients of an update, and the size of the tensors kept for its backward pass."""
+    """Return an update's gradients, and the number of elements saved for its backward pass."""
     learner = build_learner(path, **options, mismatch_alarm=None)
     kept: list[int] = []
 

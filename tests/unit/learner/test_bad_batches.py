@@ -1,4 +1,4 @@
-"""Updates that would spoil the policy: they end the run or are left out, and say with what."""
+"""Updates that would damage the policy end the run or are skipped, with a message."""
 
 import logging
 from typing import Any
@@ -26,12 +26,12 @@ COMMON: dict[str, Any] = {"lr": 1e-3, "minibatch_size": 4, "mismatch_alarm": Non
 
 
 def weights_of(learner: HGPOLearner) -> Tensor:
-    """Return all parameters in one."""
+    """Return all parameters as one vector."""
     return torch.cat([p.detach().flatten().clone() for p in llm_of(learner).parameters()])
 
 
 def poison(batch: dict[str, Tensor], kind: str) -> None:
-    """Spoil step 4."""
+    """Make step 4 invalid."""
     column, value = {
         "loss": ("behavior_logp", float("nan")),
         "ratio": ("behavior_logp", -1000.0),
@@ -41,7 +41,7 @@ def poison(batch: dict[str, Tensor], kind: str) -> None:
 
 
 def one_warning(caplog: pytest.LogCaptureFixture) -> str:
-    """Return the only warning; it is one line."""
+    """Return the only warning, which must be one line."""
     (record,) = (r for r in caplog.records if r.name == "hgpo_rllib.learner.learner")
     assert record.levelno == logging.WARNING
     assert "\n" not in record.getMessage()
@@ -58,7 +58,7 @@ PROBLEMS = {
 
 @pytest.mark.parametrize("kind", PROBLEMS)
 def test_a_bad_mini_batch_ends_the_run(model_path: str, kind: str) -> None:
-    """In one line with the batch's facts, before its optimizer step."""
+    """The run ends before the optimizer step, with one line that describes the mini-batch."""
     learner = make_learner(model_path, **COMMON)
     batch = make_columns(llm_of(learner), STEPS)
     poison(batch, kind)
@@ -89,7 +89,7 @@ def test_a_bad_gradient_of_a_finite_loss_ends_the_run(model_path: str) -> None:
 def test_a_bad_mini_batch_is_left_out(
     model_path: str, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As if it had not been in the update, with a warning; the other one is learned from."""
+    """A bad mini-batch is skipped with a warning, and the other one is applied."""
     learner = make_learner(model_path, on_bad_batch="skip", **COMMON)
     batch = make_columns(llm_of(learner), STEPS)
     before = weights_of(learner)
@@ -110,7 +110,7 @@ def test_a_bad_mini_batch_is_left_out(
 
 @pytest.mark.parametrize("of_tokens", [False, True])
 def test_facts_of_the_batch(model_path: str, of_tokens: bool) -> None:
-    """Sizes, advantages and log-probabilities; what is not finite is counted apart."""
+    """The message gives sizes and ranges, and counts values that are not finite separately."""
     learner = make_learner(model_path, **COMMON | {"minibatch_size": 100})
     batch = make_columns(llm_of(learner), 3)
     batch["prompt_length"] = torch.tensor([3, 9, 4])
@@ -131,7 +131,7 @@ def test_facts_of_the_batch(model_path: str, of_tokens: bool) -> None:
 
 
 def test_no_room_for_the_moments(model_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AdamW allocates them in its first step. The remedy is named, whatever `on_bad_batch` is."""
+    """If AdamW's first step runs out of memory, the error names the remedy, even with "skip"."""
     learner = make_learner(model_path, on_bad_batch="skip", **COMMON)
 
     def run_out(*_: Any, **__: Any) -> None:
@@ -145,7 +145,7 @@ def test_no_room_for_the_moments(model_path: str, monkeypatch: pytest.MonkeyPatc
 def test_parameters_that_are_not_finite_are_not_saved(
     model_path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The gradients were good, the step was too large."""
+    """An optimizer step that makes parameters infinite ends the run, even with "skip"."""
     learner = make_learner(model_path, on_bad_batch="skip", **COMMON)
 
     def overflow(optimizer: torch.optim.Optimizer, *_: Any, **__: Any) -> None:
@@ -157,7 +157,7 @@ def test_parameters_that_are_not_finite_are_not_saved(
 
 
 def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> None:
-    """In the second micro-batch of the first mini-batch: nothing of it is applied."""
+    """If a micro-batch runs out of memory, its whole mini-batch is skipped or ends the run."""
     chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0}
     for policy in ("skip", "stop"):
         learner = make_learner(model_path, on_bad_batch=policy, **chosen)
@@ -186,7 +186,7 @@ def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> Non
 def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
     model_path: str, failing: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Later epochs have the old log-probabilities of its steps, each measured once."""
+    """Steps of the skipped mini-batch are measured once and have old log-probabilities later."""
     chosen = COMMON | {"micro_batch_tokens": 1, "kl_coeff": 0, "max_ratio": None}
     learner = make_learner(
         model_path, on_bad_batch="skip", old_logp="recomputed", num_epochs=2, **chosen
@@ -194,7 +194,7 @@ def test_out_of_memory_in_the_first_mini_batch_of_two_epochs(
     batch = make_columns(llm_of(learner), STEPS, noise=0.0)
     batch["behavior_logp"] += torch.arange(STEPS)[:, None]
     gaps = torch.arange(STEPS).repeat_interleave(batch["response_length"]).double()
-    recomputed = STEPS // 2  # passes before the first mini-batch's: one a step of the others
+    recomputed = STEPS // 2  # the first passes recompute, one per step of the other mini-batch
     passes = iter(range(100))
 
     def run_out(*_: Any) -> None:
@@ -225,10 +225,10 @@ def test_no_signal(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where all advantages are 0 and no other term is left, there is no update, nor new version."""
+    """If all advantages are 0 and there is no other term, the update is skipped."""
     learner = make_learner(model_path, **COMMON | chosen)
     batch = make_columns(llm_of(learner), STEPS)
-    update(learner, batch)  # the optimizer has momentum, which would go on
+    update(learner, batch)  # now the optimizer has momentum
     before = weights_of(learner)
     batch["advantage"].zero_()
     changes: list[LLMModule] = []
@@ -240,7 +240,7 @@ def test_no_signal(
         assert not caplog.records
         return
     assert results["skipped_batches"] == 2
-    assert torch.tensor(results["loss"]).isnan()  # RLlib's word for: not in this iteration
+    assert torch.tensor(results["loss"]).isnan()  # RLlib's value for metrics that were not logged
     message = one_warning(caplog)
     assert "update 2: nothing to learn from, all advantages are 0 (8 steps" in message
     assert message.endswith("the update is skipped (learner.on_no_signal=skip)")
@@ -251,7 +251,7 @@ def test_no_signal(
 
 @pytest.mark.parametrize("policy", ["stop", "skip"])
 def test_parameters_that_are_no_numbers_are_never_saved(model_path: str, policy: str) -> None:
-    """A step so large that they overflow ends the run with both settings."""
+    """A step that overflows the parameters ends the run, whatever `on_bad_batch` is."""
     learner = make_learner(model_path, **COMMON | {"lr": 1e200}, on_bad_batch=policy)
     with pytest.raises(RunStoppedError, match="update 1"):
         update(learner, make_columns(llm_of(learner), STEPS))
@@ -261,7 +261,7 @@ def test_parameters_that_are_no_numbers_are_never_saved(model_path: str, policy:
 def test_mismatch_alarm(
     model_path: str, gap: float, alarm: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line when engine and learner are further apart than is allowed."""
+    """A warning is logged if engine and learner differ by more than `mismatch_alarm`."""
     chosen = COMMON | {"mismatch_alarm": alarm, "old_logp": "recomputed"}
     learner = make_learner(model_path, **chosen)
     batch = make_columns(llm_of(learner), STEPS, noise=gap)
@@ -282,7 +282,7 @@ def test_mismatch_alarm(
 
 
 def test_every_token_is_measured_once(model_path: str) -> None:
-    """The recomputing pass has the rows that the first mini-batch lacks."""
+    """The mismatch covers every token once, though rows are recomputed or trained several times."""
     learner = make_learner(model_path, **COMMON, old_logp="recomputed", num_epochs=2)
     batch = make_columns(llm_of(learner), STEPS, noise=0.0)
     batch["behavior_logp"] += torch.arange(STEPS)[:, None]
@@ -293,7 +293,7 @@ def test_every_token_is_measured_once(model_path: str) -> None:
 
 
 def test_find_problem() -> None:
-    """Infinite values are as bad as those that are none; max_ratio may be off."""
+    """NaN and infinite values are problems; `max_ratio` can be None."""
     good = {"loss": -1.0, "grad_norm": 2.0, "critic_grad_norm": 1.0, "ratio_max": 3.0}
     assert find_problem(good, max_ratio=3.0) is None
     assert find_problem(good | {"ratio_max": 1e6}, max_ratio=None) is None
@@ -307,7 +307,7 @@ def test_find_problem() -> None:
 def test_the_command_says_it_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1, no traceback."""
+    """The error exits with code 1 and one line, without a traceback."""
 
     def stop(*_: Any, **__: Any) -> None:
         raise RunStoppedError("bad mini-batch 1 of 1 in update 1")

@@ -1,4 +1,4 @@
-"""The critic of HiPER: three values in three places, each trained where it has a target."""
+"""The critic of HiPER: three values at three places, each trained where it has a target."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("exact_norms")
 
 @every_kind
 def test_an_update_is_that_of_plain_losses(model_path: str, kind: dict) -> None:
-    """The means over sub-goals, switches and actions are added; passes are parts of it."""
+    """The value loss adds the means over sub-goals, switches and actions of the mini-batch."""
     learner = make_learner(model_path, estimator="hiper", **COMMON | kind)
     columns = make_columns(llm_of(learner))
     columns["response_length"].clamp_(min=2)

@@ -1,4 +1,4 @@
-"""Rows that share a sequence of tokens: one pass computes what separate passes do."""
+"""Rows that share a token sequence: one pass gives the results of separate passes."""
 
 import copy
 from typing import Any
@@ -58,7 +58,7 @@ def turns(*prompts_and_responses: tuple[list[int], list[int]]) -> list[Turn]:
 
 
 def test_a_row_continues_the_one_before() -> None:
-    """If its prompt starts with it, in the same trajectory."""
+    """A row continues the previous one if its prompt starts with that one's tokens."""
     conversation = turns(([1, 2], [3]), ([1, 2, 3, 4], [5, 6]), ([1, 2, 3, 4, 5, 6, 7], [8]))
     other = turns(([1, 2], [3]), ([1, 2, 9, 4], [5]), ([1, 2, 9, 4, 5], [6]))
     of_another_episode = turns(([1, 2, 9, 4, 5, 6, 7], [8]))
@@ -78,7 +78,7 @@ def test_a_row_continues_the_one_before() -> None:
     seed=st.integers(0, 9),
 )
 def test_mini_batches_keep_sequences_together(lengths: list[int], size: int, seed: int) -> None:
-    """Every row once an epoch; a part has at most one sequence too many."""
+    """Each row is in one part, and a part exceeds its size by at most one sequence."""
     sequence = np.repeat(np.arange(len(lengths)), lengths)
     parts = list(minibatches(sequence, size, 1, np.random.default_rng(seed)))
     assert sorted(np.concatenate(parts)) == list(range(len(sequence)))
@@ -90,7 +90,7 @@ def test_mini_batches_keep_sequences_together(lengths: list[int], size: int, see
 
 
 def make_conversations(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return conversations of three, one, two and one rows, and an engine that is a little off."""
+    """Return conversations of 3, 1, 2 and 1 rows, and a slightly different engine."""
     columns = make_columns(model)
     sequence = torch.tensor([0, 0, 0, 1, 2, 2, 3])
     prompts = torch.zeros(7, 40, dtype=torch.int32)
@@ -116,12 +116,12 @@ def make_conversations(model: PreTrainedModel) -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module")
 def columns(model_path: str) -> dict[str, Tensor]:
-    """Return conversations."""
+    """Return the columns of `make_conversations`."""
     return make_conversations(llm_of(make_learner(model_path)))
 
 
 def test_one_row_of_tokens_per_sequence(columns: dict[str, Tensor]) -> None:
-    """From its last row in the batch; each response token is at its place."""
+    """Each sequence has the tokens of its last row, and response tokens have correct positions."""
     batch = token_batch(columns, np.array([0, 1, 3, 5]), CPU)
     lengths = (columns["prompt_length"] + columns["response_length"])[[1, 3, 5]]
     assert batch["ids"].shape == (3, lengths.max())
@@ -137,7 +137,7 @@ def test_one_row_of_tokens_per_sequence(columns: dict[str, Tensor]) -> None:
 
 
 def test_passes_keep_sequences_together(columns: dict[str, Tensor]) -> None:
-    """Their length is that of the last row."""
+    """Passes contain whole sequences, which are as long as their last row."""
     rows = np.array([6, 5, 0, 2, 4])
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     parts = passes(columns, rows, lengths, max_tokens=1)
@@ -170,7 +170,7 @@ def test_passes_keep_sequences_together(columns: dict[str, Tensor]) -> None:
 def test_gradients_are_those_of_separate_rows(
     model_path: str, columns: dict[str, Tensor], options: dict[str, Any]
 ) -> None:
-    """In float64, to 1e-8."""
+    """Gradients equal those of a reference that computes rows separately, to 1e-8."""
     chosen = COMMON | options
     learner = make_learner(model_path, **chosen)
     with_values = add_values(columns, learner) if "critic" in options else columns
@@ -184,7 +184,7 @@ def test_gradients_are_those_of_separate_rows(
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: str) -> None:
-    """Each is that of the prompt alone."""
+    """Each value equals that of the prompt computed alone."""
     learner = make_learner(model_path, critic=critic)
     policy, head = llm_of(learner), critic_of(learner)
     assert head is not None
@@ -196,7 +196,7 @@ def test_values_of_prompts(model_path: str, columns: dict[str, Tensor], critic: 
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_values_of_tokens(model_path: str, columns: dict[str, Tensor], critic: str) -> None:
-    """Each is that of the prompt and the tokens before it alone."""
+    """Each value equals that of the preceding tokens computed alone."""
     learner = make_learner(model_path, critic=critic, estimator="vetta")
     got = learner.values(columns)
     for row in range(7):

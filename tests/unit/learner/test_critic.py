@@ -1,4 +1,4 @@
-"""The critic of PPO: its loss, its values, its updates, and what is published of it: nothing."""
+"""The critic of PPO: losses, values and updates, and that it is saved but not published."""
 
 import copy
 from typing import Any
@@ -68,16 +68,16 @@ class TestValueLosses:
     @pytest.mark.parametrize(
         ("value", "target", "loss", "cut"),
         [
-            (2.0, 5.0, 4.5, False),  # where it was
-            (2.4, 5.0, 3.38, False),  # inside the clip: its own loss
-            (3.0, 5.0, 3.125, True),  # far enough towards the target: the loss at 2.5
-            (1.0, 5.0, 8.0, False),  # away from the target: its own loss, with gradient
-            (6.0, 2.5, 6.125, False),  # it has to come back
-            (2.9, 2.45, 0.10125, False),  # passed the target: its own loss is the larger one
+            (2.0, 5.0, 4.5, False),  # at the old value
+            (2.4, 5.0, 3.38, False),  # inside the clip: the plain loss
+            (3.0, 5.0, 3.125, True),  # clipped towards the target: the loss at 2.5
+            (1.0, 5.0, 8.0, False),  # away from the target: the plain loss, with gradient
+            (6.0, 2.5, 6.125, False),  # beyond the clip, but the gradient points back
+            (2.9, 2.45, 0.10125, False),  # past the target: the plain loss is larger
         ],
     )
     def test_by_hand(self, value: float, target: float, loss: float, cut: bool) -> None:
-        """Old value 2, clipped to 1.5 … 2.5."""
+        """Losses match manual values for an old value of 2 and a clip of 0.5."""
         v = torch.tensor([value], dtype=torch.float64, requires_grad=True)
         old, to = (torch.tensor([x], dtype=torch.float64) for x in (2.0, target))
         got, flag = value_losses(v, old, to, 0.5)
@@ -88,7 +88,7 @@ class TestValueLosses:
 
     @given(st.integers(0, 999), st.sampled_from([None, 0.1, 0.5]))
     def test_against_finite_differences(self, seed: int, clip: float | None) -> None:
-        """Random values, in float64; and the loss is the larger of the two squares."""
+        """Gradients match finite differences; the loss is the larger of plain and clipped loss."""
         generator = torch.Generator().manual_seed(seed)
         value, old, target = torch.randn(3, 20, dtype=torch.float64, generator=generator)
         value.requires_grad_()
@@ -97,7 +97,7 @@ class TestValueLosses:
         with torch.no_grad():
             up, down = (value_losses(value + e, old, target, clip)[0] for e in (1e-6, -1e-6))
             smooth = torch.ones(20, dtype=torch.bool)
-            if clip is not None:  # away from the corners
+            if clip is not None:  # exclude the corners
                 edge = ((value - old).abs() - clip).abs()
                 square = (old + (value - old).clamp(-clip, clip) - target).square()
                 smooth = (edge > 1e-5) & (((value - target).square() - square).abs() != 0)
@@ -108,7 +108,7 @@ class TestValueLosses:
         )
 
     def test_rounding_is_no_clipping(self) -> None:
-        """Inside the clip the loss is the plain one to the last bit, in float32 as well."""
+        """Inside the clip, the loss equals the unclipped one to the last bit in float32."""
         generator = torch.Generator().manual_seed(0)
         value, old, target = torch.randn(3, 1000, generator=generator)
         old = value + 0.1 * old.clamp(-2, 2)
@@ -122,7 +122,7 @@ class TestValueLosses:
 def test_gradients_are_those_of_the_reference(
     model_path: str, kind: str, options: dict[str, Any], shape: dict[str, Any]
 ) -> None:
-    """Of policy and critic, in micro-batches of a few steps, to 1e-8."""
+    """Gradients of policy and critic equal those of the reference to 1e-8."""
     chosen = {k: v for k, v in (COMMON | options | shape).items() if k != "estimator"}
     learner = make_learner(model_path, estimator="ppo", critic=kind, **chosen)
     columns = add_values(make_columns(llm_of(learner)), learner)
@@ -140,7 +140,7 @@ def test_gradients_are_those_of_the_reference(
 
 
 def test_the_options_matter(model_path: str) -> None:
-    """Each changes the update of these batches: otherwise nothing would be compared above."""
+    """All options change the update of these batches; otherwise the test above would be void."""
     results: dict[str, Tensor] = {}
     for kind in KINDS:
         for name, options in OPTIONS.items():
@@ -158,7 +158,7 @@ def test_the_options_matter(model_path: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 class TestCritic:
     def test_values(self, model_path: str, kind: str) -> None:
-        """Those of single prompts, in the order of the rows, whatever the size of passes."""
+        """Values equal those of single prompts in row order, whatever the size of passes."""
         for tokens in (1, 20, 10**6):
             chosen = COMMON | {"micro_batch_tokens": tokens}
             learner = make_learner(model_path, critic=kind, **chosen)
@@ -167,7 +167,7 @@ class TestCritic:
             np.testing.assert_allclose(learner.values(columns), expected, rtol=0, atol=1e-12)
 
     def test_it_begins_as_0_and_learns_the_returns(self, model_path: str, kind: str) -> None:
-        """Regression on targets it can tell apart by the prompts, policy signal or not."""
+        """A head of zeros learns targets that differ by prompt, even without a policy signal."""
         config = HGPOConfig().training(model_path=model_path, critic=kind, estimator="ppo")
         learner = make_learner(
             model_path, critic=kind, **COMMON | {"lr": 3e-2, "value_clip": None, "kl_coeff": 0}
@@ -189,7 +189,7 @@ class TestCritic:
         assert explained_variance(value, target) > 0.95
 
     def test_values_become_signals(self, model_path: str, kind: str) -> None:
-        """Values of the module in, GAE out; targets are of the raw advantages, not normalized."""
+        """Values give GAE advantages; targets use the advantages before normalization."""
         learner = make_learner(model_path, critic=kind, **COMMON | {"micro_batch_tokens": 7})
         learner.policy.float()
         settings = AlgorithmSettings(estimator="ppo", gamma=0.9, gae_lambda=0.7)
@@ -210,7 +210,7 @@ class TestCritic:
     def test_nothing_of_it_is_published_and_all_of_it_is_saved(
         self, model_path: str, kind: str
     ) -> None:
-        """Served weights are the policy's; RLlib's state has the critic, and restores it."""
+        """The published weights have no critic, and RLlib's state saves and restores it."""
         first, second = (make_learner(model_path, critic=kind, **COMMON) for _ in range(2))
         columns = add_values(make_columns(llm_of(first)), first)
         for learner in (first, second):  # the type in which RLlib restores
@@ -225,7 +225,7 @@ class TestCritic:
         assert all(a.equal(b) for a, b in zip(got, expected, strict=True))
 
     def test_a_bad_gradient_of_the_critic_is_a_bad_batch(self, model_path: str, kind: str) -> None:
-        """As one of the policy is."""
+        """An infinite value target makes the mini-batch a bad one, which is skipped."""
         learner = make_learner(model_path, critic=kind, **COMMON, on_bad_batch="skip")
         columns = add_values(make_columns(llm_of(learner)), learner)
         columns["value_target"][3] = float("inf")
@@ -236,7 +236,7 @@ class TestCritic:
 
 
 def test_a_fresh_critic_says_0(model_path: str) -> None:
-    """And a separate one computes what the policy's trunk does."""
+    """A new critic's head is 0, and a separate critic starts with a copy of the policy's trunk."""
     for kind in KINDS:
         config = HGPOConfig().training(model_path=model_path, critic=kind, estimator="ppo")
         critic = config.get_default_rl_module_spec()
@@ -255,7 +255,7 @@ def test_a_fresh_critic_says_0(model_path: str) -> None:
 
 
 def test_targets_of_lambda_one_are_returns() -> None:
-    """Whatever the critic says; they include the penalty of an invalid step."""
+    """With lambda 1, targets are returns, with the penalty of invalid steps, for any values."""
     settings = AlgorithmSettings(estimator="ppo", gae_lambda=1.0, invalid_penalty=0.25)
     scored = score(group(), settings, np.sin(np.arange(6.0)))
     np.testing.assert_allclose(scored.value_target, scored.steps.step_return, atol=1e-12)

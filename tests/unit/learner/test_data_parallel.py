@@ -1,4 +1,4 @@
-"""How several learners share a mini-batch, and what is said when one is lost."""
+"""How several learners share a mini-batch, and the errors when one of them is lost."""
 
 from inspect import signature
 from types import SimpleNamespace
@@ -40,7 +40,7 @@ def test_shares(lengths: list[int], count: int) -> None:
     ],
 )
 def test_a_lost_learner_is_one_line(error: Exception, message: str) -> None:
-    """Ray raises the error of the lost one, or of one that waited for it."""
+    """Errors of a lost learner, or of one that waited for it, become a one-line error."""
     with (
         pytest.raises(RunStoppedError, match=message),
         stopped_by_learners(),
@@ -49,7 +49,7 @@ def test_a_lost_learner_is_one_line(error: Exception, message: str) -> None:
 
 
 def test_a_learner_that_stops_the_run_says_why_in_one_line() -> None:
-    """Ray's own text is the traceback."""
+    """Only the message of the learner's error is raised, without Ray's traceback."""
     cause = RunStoppedError("bad mini-batch 1 of 1 in update 1")
     error = RayTaskError("update", f"Traceback (most recent call last):\n{cause}", cause)
     with pytest.raises(RunStoppedError) as stopped, stopped_by_learners():
@@ -58,12 +58,12 @@ def test_a_learner_that_stops_the_run_says_why_in_one_line() -> None:
 
 
 class Group:
-    """Two learner processes, of which RLlib considers some healthy."""
+    """A group of two learner processes, some of which RLlib considers healthy."""
 
     is_remote = True
 
     def __init__(self, healthy: int) -> None:
-        """See the class."""
+        """Set the number of healthy processes."""
         self._worker_manager = SimpleNamespace(num_healthy_actors=lambda: healthy)
 
     def __len__(self) -> int:
@@ -71,14 +71,14 @@ class Group:
 
 
 def test_a_learner_that_fails_while_it_saves_stops_the_run() -> None:
-    """RLlib drops its error, and the incomplete state would replace the previous one."""
+    """RLlib ignores errors in saving, so an unhealthy learner must stop the run."""
     check_healthy(Group(2))  # type: ignore[arg-type]
     with pytest.raises(RunStoppedError, match="failed while it saved or loaded its state"):
         check_healthy(Group(1))  # type: ignore[arg-type]
 
 
 def test_the_state_of_a_learner_on_another_node_can_be_large() -> None:
-    """RLlib calls the function by this name, which has a limit of 1 GiB by default."""
+    """RLlib's limit of 1 GiB on states from other nodes is removed."""
     names = checkpoints.Checkpointable.save_to_path.__globals__
     assert names["sync_dir_between_nodes"].keywords == {"max_size_bytes": None}
     assert "max_size_bytes" in signature(sync_dir_between_nodes).parameters
@@ -91,7 +91,7 @@ def test_an_error_of_a_learner_keeps_its_traceback() -> None:
 
 
 def test_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the last parameter on, up to the size; a larger one is alone."""
+    """Buckets are filled from the last parameter; a parameter above the size has its own."""
     monkeypatch.setattr(gradients, "BUCKET_BYTES", 4 * 10)
     parameters = [torch.nn.Parameter(torch.empty(size)) for size in (4, 12, 1, 3, 3, 4)]
     cut = [[len(p) for p in bucket] for bucket in gradients.buckets(parameters)]

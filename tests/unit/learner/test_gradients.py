@@ -1,4 +1,4 @@
-"""The learner's update against a plain one: every option, and what must not change a result."""
+"""The learner's update against a plain implementation, for every option, and its invariants."""
 
 from typing import Any, get_args
 
@@ -71,7 +71,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
 }
 WITHOUT_ORDER = [n for n, o in OPTIONS.items() if "micro_batch_steps" not in o]
-# One optimizer step; several, the later ones off policy; several epochs.
+# One optimizer step; several steps, the later ones off-policy; several epochs.
 SHAPES: dict[str, dict[str, Any]] = {
     "one mini-batch": {"minibatch_size": 100},
     "three": {"minibatch_size": 3},
@@ -89,7 +89,7 @@ COMMON: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def columns(model_path: str) -> dict[str, Tensor]:
-    """Return seven steps, with the log-probabilities of an engine that is a little off."""
+    """Return seven steps; the engine's log-probabilities differ slightly from the model's."""
     return make_columns(llm_of(make_learner(model_path)))
 
 
@@ -99,7 +99,7 @@ def columns(model_path: str) -> dict[str, Tensor]:
 def test_gradients_are_those_of_the_reference(
     model_path: str, columns: dict[str, Tensor], options: dict[str, Any], shape: dict[str, Any]
 ) -> None:
-    """Parameters and last gradients, in micro-batches of a few steps, to 1e-8."""
+    """Parameters and last gradients equal those of the reference, with small micro-batches."""
     chosen = COMMON | options | shape
     learner = make_learner(model_path, **chosen)
     expected = reference_update(
@@ -112,7 +112,7 @@ def test_gradients_are_those_of_the_reference(
 
 
 def test_the_options_matter(model_path: str, columns: dict[str, Tensor]) -> None:
-    """Each changes the update of this batch: otherwise the test above would compare nothing."""
+    """All options change the update of this batch; otherwise the test above would be void."""
     results: dict[str, Tensor] = {}
     for name, options in OPTIONS.items():
         learner = make_learner(model_path, **COMMON | options | SHAPES["three"])
@@ -127,12 +127,12 @@ def test_the_options_matter(model_path: str, columns: dict[str, Tensor]) -> None
 
 
 class TestInvariants:
-    """What must not change a result, for random batches and every aggregation."""
+    """Changes that must not affect a result, for random batches and every aggregation."""
 
     @slowly
     @given(st.integers(0, 99), st.integers(1, 400), st.sampled_from(sorted(OPTIONS)))
     def test_micro_batching(self, model_path: str, seed: int, budget: int, name: str) -> None:
-        """However memory is saved: several mini-batches in a row."""
+        """The size of micro-batches does not change the result of several mini-batches."""
         chosen = COMMON | OPTIONS[name] | SHAPES["three"]
         whole = make_learner(model_path, **chosen | {"micro_batch_tokens": 10**6})
         batch = make_columns(llm_of(whole), 8, seed)
@@ -146,7 +146,7 @@ class TestInvariants:
     @slowly
     @given(st.integers(0, 99), st.permutations(range(8)), st.sampled_from(WITHOUT_ORDER))
     def test_order_of_steps(self, model_path: str, seed: int, order: list[int], name: str) -> None:
-        """A mini-batch is a set of steps."""
+        """The order of the steps in a mini-batch does not change the result."""
         learners = [
             make_learner(model_path, **COMMON | OPTIONS[name] | SHAPES["one mini-batch"])
             for _ in range(2)
@@ -167,7 +167,7 @@ class TestInvariants:
     def test_dropping_is_exact(
         self, model_path: str, seed: int, shape: str, aggregation: str, old_logp: str
     ) -> None:
-        """Without KL and entropy, where a step with advantage 0 has no gradient at all."""
+        """Without KL and entropy terms, dropping steps with advantage 0 changes nothing."""
         chosen = COMMON | SHAPES[shape] | {"kl_coeff": 0, "micro_batch_steps": 2}
         chosen |= {"loss_aggregation": aggregation, "old_logp": old_logp}
         kept, dropped = (
@@ -182,7 +182,7 @@ class TestInvariants:
 
 
 def test_a_mini_batch_without_a_step_left_is_a_step_of_gradient_0(model_path: str) -> None:
-    """The optimizer's momentum and weight decay go on, as when the steps are kept."""
+    """A mini-batch whose steps are all dropped still applies momentum and weight decay."""
     kept, dropped = (
         make_learner(
             model_path, **COMMON | {"minibatch_size": 2, "kl_coeff": 0}, drop_zero_advantage=drop
@@ -199,7 +199,7 @@ def test_a_mini_batch_without_a_step_left_is_a_step_of_gradient_0(model_path: st
 
 
 def forward_passes(learner: HGPOLearner, batch: dict[str, Tensor]) -> int:
-    """Return how many rows pass through the model in an update, with and without gradient."""
+    """Return the number of rows in all forward passes of an update, with or without gradient."""
     rows = 0
 
     def count(module: Any, args: Any, kwargs: Any) -> None:
@@ -217,7 +217,7 @@ def forward_passes(learner: HGPOLearner, batch: dict[str, Tensor]) -> int:
     [
         ({"minibatch_size": 100}, 8),
         ({"minibatch_size": 4}, 8),
-        ({"minibatch_size": 100, **RECOMPUTED}, 8),  # its own first pass is enough
+        ({"minibatch_size": 100, **RECOMPUTED}, 8),  # no additional pass is needed
         ({"minibatch_size": 4, **RECOMPUTED}, 8 + 4),
         ({"minibatch_size": 4, "num_epochs": 3, **RECOMPUTED}, 3 * 8 + 4),
         ({"minibatch_size": 100, "num_epochs": 2, **RECOMPUTED}, 2 * 8),
@@ -225,13 +225,13 @@ def forward_passes(learner: HGPOLearner, batch: dict[str, Tensor]) -> int:
     ],
 )
 def test_passes_through_the_model(model_path: str, chosen: dict[str, Any], rows: int) -> None:
-    """One more for what later optimizer steps need, and none where nothing is needed."""
+    """Old log-probabilities are recomputed only for rows that later optimizer steps need."""
     learner = make_learner(model_path, **COMMON | chosen)
     assert forward_passes(learner, make_columns(llm_of(learner), 8)) == rows
 
 
 def test_the_learning_rate_of_each_step(model_path: str) -> None:
-    """Counts of optimizer steps and of updates arrive at the schedule."""
+    """The schedule gets the numbers of optimizer steps and of updates."""
     chosen = {"lr": 1e-3, "lr_warmup_steps": 4, "lr_decay_iterations": 5, "lr_decay": "cosine"}
     learner = make_learner(model_path, **COMMON | chosen, minibatch_size=3)
     batch = make_columns(llm_of(learner), 9)
@@ -242,11 +242,11 @@ def test_the_learning_rate_of_each_step(model_path: str) -> None:
         update(learner, batch)
     expected = [learning_rate(LearnerSettings(**chosen), n, n // 3) for n in range(6)]
     assert rates == expected
-    assert len(set(rates)) == 4  # warming up, then one rate an iteration
+    assert len(set(rates)) == 4  # warm-up, then one rate per iteration
 
 
 def test_everything_reported_is_declared(model_path: str) -> None:
-    """What the learner logs arrives in metrics.jsonl."""
+    """All metrics that the learner logs are declared."""
     chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}
     learner = make_learner(model_path, **chosen)
     reported = update(learner, add_values(make_columns(llm_of(learner)), learner)).keys()

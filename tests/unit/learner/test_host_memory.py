@@ -1,4 +1,4 @@
-"""What a learner on CPUs frees, it takes again without the kernel; oneDNN's caches are small."""
+"""A learner on CPUs reuses freed memory without the kernel, and oneDNN's caches are limited."""
 
 import ctypes
 import os
@@ -14,8 +14,8 @@ from hgpo_rllib.learner.host_memory import CACHED_PRIMITIVES, CACHES, set_up_hos
 
 
 def faults_of_second_use() -> int:
-    """Pages that the kernel gives out for 100 MB after 150 MB were freed."""
-    ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a huge page would count as one
+    """Return the page faults of allocating 100 MB after 150 MB were freed."""
+    ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE, as a huge page would count as one
     set_up_host_memory()
     torch.ones(37_500_000)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -24,7 +24,7 @@ def faults_of_second_use() -> int:
 
 
 def test_freed_memory_is_kept() -> None:
-    """100 MB are 24,000 pages."""
+    """Allocating 100 MB (24,000 pages) again causes few page faults."""
     with new_process() as process:
         assert process.submit(faults_of_second_use).result() < 1000
 
@@ -43,11 +43,11 @@ for _ in range(2):
 
 @pytest.mark.parametrize("limited", [False, True])
 def test_few_primitives_are_cached(limited: bool) -> None:
-    """Convolutions, which use oneDNN on all CPUs, of more shapes than the caches hold, twice."""
+    """With the limit, repeated convolutions of more shapes than the cache holds never hit it."""
     shapes = CACHED_PRIMITIVES + 4
     script = PRODUCTS.format(limited=limited, shapes=shapes)
     environment = os.environ | {"ONEDNN_VERBOSE": "profile_create"}
-    for name in CACHES:  # a learner of another test may have set them
+    for name in CACHES:  # a learner of another test may have set it
         environment.pop(name, None)
     command = [sys.executable, "-c", script]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -49,7 +49,7 @@ CPU = torch.device("cpu")
 class TestMinibatches:
     @given(st.integers(1, 200), st.integers(1, 60), st.integers(1, 3), st.integers(0, 9))
     def test_every_row_once_an_epoch(self, steps: int, size: int, epochs: int, seed: int) -> None:
-        """Each epoch is a permutation, cut into parts that differ by one row at most."""
+        """Each epoch is a permutation of the rows, cut into parts of nearly equal size."""
         parts = list(minibatches(np.arange(steps), size, epochs, np.random.default_rng(seed)))
         assert len(parts) == epochs * max(1, round(steps / size))
         sizes = [len(part) for part in parts]
@@ -60,7 +60,7 @@ class TestMinibatches:
             assert sorted(taken) == list(range(steps))
 
     def test_every_epoch_is_shuffled_anew(self) -> None:
-        """Also the first."""
+        """All epochs have different orders, and the first one is shuffled too."""
         first, second = minibatches(np.arange(50), 50, 2, np.random.default_rng(0))
         assert first.tolist() != sorted(first)
         assert first.tolist() != second.tolist()
@@ -69,7 +69,7 @@ class TestMinibatches:
 class TestMicroBatches:
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 120))
     def test_budget(self, lengths: list[int], budget: int) -> None:
-        """Every row once; parts fit the budget (or are one row), and have little padding in all."""
+        """Each row is in one part; parts fit the budget or have one row, and padding is limited."""
         array = np.array(lengths)
         rows = np.random.default_rng(0).permutation(len(lengths))[: -(-len(lengths) // 2)]
         parts = list(micro_batches(rows, array, budget))
@@ -81,7 +81,7 @@ class TestMicroBatches:
 
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.integers(1, 120))
     def test_no_cut_is_too_many(self, lengths: list[int], budget: int) -> None:
-        """There is no way with fewer parts, and none as good with less padding."""
+        """Fewer parts would have too much padding, and as many could not have less."""
         array = np.sort(lengths)
 
         def best(cuts: int) -> float:
@@ -98,7 +98,7 @@ class TestMicroBatches:
             assert best(fewer) * (1 - MAX_PADDING) > array.sum()
 
     def test_many_rows(self) -> None:
-        """They are cut one part at a time, with little padding and few parts."""
+        """Thousands of rows are cut greedily, with little padding and few parts."""
         lengths = np.random.default_rng(0).integers(50, 400, 3000)
         parts = list(micro_batches(np.arange(3000), lengths, 16384))
         assert sorted(np.concatenate(parts)) == list(range(3000))
@@ -123,7 +123,7 @@ def columns() -> dict[str, Tensor]:
 class TestTokenBatch:
     @pytest.mark.parametrize("rows", [[0, 1, 2, 3, 4, 5], [4, 1, 2], [5], [2, 5]])
     def test_against_a_loop(self, rows: list[int]) -> None:
-        """Every response token, in order, at its place, with its own numbers."""
+        """The batch has every response token in order, with its position and its values."""
         source = columns()
         batch = token_batch(source, np.array(rows), CPU)
         tokens = []
@@ -156,7 +156,7 @@ def llm() -> Qwen2ForCausalLM:
 
 class TestTokenLogProbs:
     def test_against_one_sequence_at_a_time(self, llm: Qwen2ForCausalLM) -> None:
-        """Padding, batching and the gathered positions change nothing."""
+        """Padding, batching and gathering do not change log-probabilities or entropy."""
         source, rows = columns(), np.array([3, 0, 2, 1, 4])
         batch = token_batch(source, rows, CPU)
         with torch.no_grad():
@@ -165,7 +165,7 @@ class TestTokenLogProbs:
         assert_equal([got["logp"], got["entropy"]], map(torch.cat, zip(*alone, strict=True)), 1e-5)
 
     def test_restricted_tokens(self, llm: Qwen2ForCausalLM) -> None:
-        """A distribution over the permitted tokens alone; other tokens keep theirs."""
+        """Restricted tokens have a distribution over the permitted tokens; others are unchanged."""
         source, rows = columns(), np.array([3, 1, 2])
         free = token_log_probs(llm, token_batch(source, rows, CPU), 0.7)
         first, second = source["response_ids"][1, [0, 2]].tolist()
@@ -181,7 +181,7 @@ class TestTokenLogProbs:
         listed = logits[0, [first, 7, 9]].log_softmax(0)
         others = logits[2].index_fill(0, torch.tensor([5, 6]), -math.inf).log_softmax(0)
         wanted, entropy = free["logp"].detach().clone(), free["entropy"].detach().clone()
-        place = int(source["response_length"][3])  # of the row's first token in the flat arrays
+        place = int(source["response_length"][3])  # first token of the row
         wanted[place], wanted[place + 2] = listed[0], others[second]
         entropy[place] = -(listed.exp() * listed).sum()
         entropy[place + 2] = -(others.exp() * others.clamp(min=-1e30)).sum()
@@ -195,7 +195,7 @@ class TestTokenLogProbs:
     def test_logits_of_some_tokens_at_a_time(
         self, llm: Qwen2ForCausalLM, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Results and gradients do not change, with and without restrictions."""
+        """Computing logits in chunks changes neither results nor gradients."""
         restrictions = torch.full((6, 6, 2), -1, dtype=torch.int32)
         restrictions[1, :3] = torch.tensor([(0, 5), (0, 7), (2, ~5)])
         restrictions[2, :2] = torch.tensor([(1, 9), (1, 4)])
@@ -215,7 +215,7 @@ class TestTokenLogProbs:
                 assert_equal(parts, results[0], 1e-9)
 
     def test_the_entropy_has_a_gradient_where_it_is_asked_for(self, llm: Qwen2ForCausalLM) -> None:
-        """Otherwise it is a statistic; and nothing has one where gradients are off."""
+        """The entropy has a gradient only if it is requested and gradients are enabled."""
         batch = token_batch(columns(), np.array([1, 2]), CPU)
         for wanted in (False, True):
             got = token_log_probs(llm, batch, 1.0, entropy_gradient=wanted)
@@ -233,7 +233,7 @@ class TestTokenWeights:
         [
             ("token-mean", [1 / 15] * 5),
             ("seq-mean", [1 / 5, 1 / 10, 1 / 15, 1 / 20, 1 / 25]),
-            # Parts of 3, 7 and 5 tokens; the last has one step.
+            # Parts of 3, 7 and 5 tokens; the last part has one step.
             ("micro-batch-mean", [1 / 9, 1 / 9, 1 / 21, 1 / 21, 1 / 15]),
         ],
     )
@@ -247,12 +247,12 @@ class TestTokenWeights:
         st.integers(1, 35),
     )
     def test_they_add_up_to_one(self, lengths: list[int], aggregation: Any, part: int) -> None:
-        """Whatever the lengths: the objective is a mean."""
+        """Weights of all tokens add up to one, whatever the lengths."""
         array = np.array(lengths)
         assert array @ token_weights(array, aggregation, part) == pytest.approx(1, abs=1e-12)
 
     def test_one_part_is_the_mean_over_tokens(self) -> None:
-        """So are parts of equal length."""
+        """With one part, or with parts of equal length, the weights are those of the token mean."""
         whole = token_weights(self.LENGTHS, "token-mean", 1)
         assert token_weights(self.LENGTHS, "micro-batch-mean", 5).tolist() == whole.tolist()
         assert len(set(token_weights(np.full(6, 4), "micro-batch-mean", 2))) == 1
@@ -260,7 +260,7 @@ class TestTokenWeights:
 
 class TestPlan:
     def test_denominators_count_what_is_dropped(self) -> None:
-        """The steps that are left have the weights that they would have anyway."""
+        """Dropping steps does not change the weights of the remaining steps."""
         source = columns()
         source["advantage"][[0, 3, 4]] = 0.0
         for aggregation in get_args(Aggregation):
@@ -286,7 +286,7 @@ class TestPlan:
 
 
 def test_rows_stay_in_host_memory(model_path: str) -> None:
-    """RLlib would move a batch to the learner's device as a whole; micro-batches go there."""
+    """Batches stay in host memory; only micro-batches are moved to the learner's device."""
     learner = build_learner(model_path)
     rows = SampleBatch(make_columns(llm_of(learner)))
     given = TrainingData(batch=MultiAgentBatch({DEFAULT_MODULE_ID: rows}, env_steps=len(rows)))
@@ -296,10 +296,10 @@ def test_rows_stay_in_host_memory(model_path: str) -> None:
 
 
 class TestHowPassesAreComputed:
-    """Options that change speed and memory, against the plain pass in float32."""
+    """Options that change speed or memory, against the plain pass in float32."""
 
     def test_checkpointing(self, model_path: str) -> None:
-        """The same gradients, of less that is kept."""
+        """Checkpointing gives the same gradients and keeps fewer activations."""
         plain, before = update_gradients(model_path)
         got, after = update_gradients(model_path, gradient_checkpointing=True)
         torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
@@ -307,7 +307,7 @@ class TestHowPassesAreComputed:
 
     @pytest.mark.parametrize("checkpointing", [False, True])
     def test_no_dropout(self, model_path: str, tmp_path: Path, checkpointing: bool) -> None:
-        """Whatever the config of the model says."""
+        """Dropout is disabled, even if the model's config enables it."""
         llm = Qwen2ForCausalLM.from_pretrained(model_path)
         llm.config.attention_dropout = 0.5
         llm.save_pretrained(tmp_path)
@@ -318,7 +318,7 @@ class TestHowPassesAreComputed:
         torch.testing.assert_close(got, plain, rtol=1e-4, atol=1e-6)
 
     def test_bfloat16(self, model_path: str) -> None:
-        """Nearly the same gradients, in float32; not the same."""
+        """With bfloat16, gradients are float32 and similar to those of float32, but not equal."""
         plain, _ = update_gradients(model_path)
         got, _ = update_gradients(model_path, compute_dtype="bfloat16")
         assert {gradient.dtype for gradient in got.values()} == {torch.float32}
@@ -329,7 +329,7 @@ class TestHowPassesAreComputed:
     def test_the_type_on_each_device(
         self, model_path: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """By default float32 on a CPU; bfloat16 elsewhere, for policy and reference."""
+        """By default, policy and reference compute in float32 on a CPU and in bfloat16 on a GPU."""
         assert LearnerSettings().compute_dtype == "auto"
         for choice in ("float32", "bfloat16"):
             assert dtype_of_passes(choice, on_gpu=True) == choice
@@ -352,7 +352,7 @@ class TestHowPassesAreComputed:
 
     @pytest.mark.parametrize("tied", [True, False])
     def test_a_frozen_model_is_smaller_and_computes_the_same(self, tied: bool) -> None:
-        """Its matrices are kept as passes in bfloat16 convert them; the rest is float32."""
+        """Matrices are stored in bfloat16, other parameters in float32; results do not change."""
         llm = Qwen2ForCausalLM(Qwen2Config(**QWEN.to_dict() | {"tie_word_embeddings": tied}))
         config = {"temperature": 0.8, "entropy_gradient": False, "gradient_checkpointing": False}
         scorer = TokenScorer(

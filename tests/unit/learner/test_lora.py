@@ -1,4 +1,4 @@
-"""LoRA: what is trained, what is published, and that the rest stays as it is."""
+"""LoRA: what is trained, published and saved."""
 
 import copy
 import json
@@ -31,7 +31,7 @@ IDS = torch.arange(1, 13).view(1, 12)
 
 @pytest.fixture
 def learner(model_path: str) -> HGPOLearner:
-    """One whose KL term matters."""
+    """Return a learner with LoRA and a KL term."""
     learner = build_learner(model_path, **LORA, kl_coeff=0.5)
     learner.policy.double()
     return learner
@@ -39,7 +39,7 @@ def learner(model_path: str) -> HGPOLearner:
 
 @pytest.fixture
 def trained(learner: HGPOLearner) -> HGPOLearner:
-    """Two updates later."""
+    """Return the learner after two updates."""
     columns = make_columns(llm_of(learner))
     for _ in range(2):
         update(learner, columns)
@@ -58,7 +58,7 @@ def test_it_begins_as_the_model(learner: HGPOLearner, model_path: str) -> None:
 
 
 def test_only_adapters_are_trained(trained: HGPOLearner, model_path: str) -> None:
-    """The model under them, which is the frozen policy too, is what it was."""
+    """Only adapters change; without them, the model is the original one, which is the reference."""
     llm, plain = llm_of(trained), Qwen2ForCausalLM.from_pretrained(model_path).double()
     assert {"lora_" in name for name, p in llm.named_parameters() if p.requires_grad} == {True}
     assert trained._reference is None
@@ -69,7 +69,7 @@ def test_only_adapters_are_trained(trained: HGPOLearner, model_path: str) -> Non
 
 
 def test_gradients_are_those_of_the_reference(learner: HGPOLearner, model_path: str) -> None:
-    """With the plain model as frozen policy, after one update that took it elsewhere."""
+    """Gradients equal those of the reference with the original model in the KL term."""
     columns = make_columns(llm_of(learner))
     update(learner, columns)
     plain = Qwen2ForCausalLM.from_pretrained(model_path).double().requires_grad_(False)
@@ -89,7 +89,7 @@ def test_gradients_are_those_of_the_reference(learner: HGPOLearner, model_path: 
 
 
 def test_the_checkpoint_is_a_whole_model(trained: HGPOLearner, model_path: str) -> None:
-    """With the adapters added in."""
+    """The exported model has the adapters merged and gives the same logits."""
     plain = Qwen2ForCausalLM.from_pretrained(model_path).double()
     state = trained.policy.model_state()
     assert state.keys() == plain.state_dict().keys()
@@ -98,7 +98,7 @@ def test_the_checkpoint_is_a_whole_model(trained: HGPOLearner, model_path: str) 
 
 
 def test_what_is_saved_to_resume(trained: HGPOLearner, model_path: str) -> None:
-    """Adapters alone; a learner that lacks some says so."""
+    """Only adapters are saved; a state that lacks some raises an error."""
     state = trained.policy.get_state()
     assert all("lora_" in name for name in state)
     other = build_learner(model_path, **LORA)
@@ -112,7 +112,7 @@ def test_what_is_saved_to_resume(trained: HGPOLearner, model_path: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_engines_read(trained: HGPOLearner, dtype: torch.dtype) -> None:
-    """Files in peft's format, gone afterwards."""
+    """The published adapter is a folder in peft's format, which is removed after use."""
     llm = llm_of(trained)
     form = adapter_form(llm.state_dict())
     with adapter_folder(servable_weights(form, dtype, adapter_config(llm))) as folder:
@@ -131,7 +131,7 @@ def test_what_engines_read(trained: HGPOLearner, dtype: torch.dtype) -> None:
 
 
 def test_the_engine_has_room(model_path: str) -> None:
-    """Only where there are adapters; vLLM knows some ranks alone."""
+    """`max_lora_rank` is the next rank that vLLM supports, and is unset without LoRA."""
     for rank, room in ((0, None), (1, 1), (2, 8), (8, 8), (9, 16), (512, 512)):
         model = ModelSettings(model_path=model_path, lora_rank=rank)
         arguments = engine_arguments(model, AgentSettings(), PolicyServerSettings(), 0)

@@ -1,4 +1,4 @@
-"""The losses of tokens: values by hand, expectations, gradients by finite differences."""
+"""The losses of tokens, against manual values, expectations and finite differences."""
 
 from functools import partial
 from typing import Any, get_args
@@ -30,25 +30,25 @@ class TestClippedLoss:
         [
             (1.0, 2.0, None, -2.0, False),
             (1.25, 2.0, None, -2.5, False),
-            (1.5, 2.0, None, -2.6, True),  # clipped above at 1.3: no more to gain
-            (0.5, 2.0, None, -1.0, False),  # a positive advantage always pulls a low ratio up
+            (1.5, 2.0, None, -2.6, True),  # clipped above, at 1.3
+            (0.5, 2.0, None, -1.0, False),  # not clipped: a low ratio, advantage > 0
             (1.0, -2.0, None, 2.0, False),
             (0.9, -2.0, None, 1.8, False),
-            (0.5, -2.0, None, 1.6, True),  # clipped below at 0.8: pushed down enough
-            (1.5, -2.0, None, 3.0, False),  # a negative advantage always pushes a high ratio down
+            (0.5, -2.0, None, 1.6, True),  # clipped below, at 0.8
+            (1.5, -2.0, None, 3.0, False),  # not clipped: a high ratio, advantage < 0
             (1.5, 0.0, None, 0.0, False),
             (2.9, -2.0, 3.0, 5.8, False),
             (3.1, -2.0, 3.0, 6.0, True),  # at most 3 * 2, without gradient
-            (0.5, -2.0, 3.0, 1.6, True),  # the lower clip, as ever
+            (0.5, -2.0, 3.0, 1.6, True),  # the lower clip
             (1.0, 0.5, 3.0, -0.5, False),
-            (3.1, 2.0, 3.0, -2.6, True),  # a positive advantage has the upper clip alone
+            (3.1, 2.0, 3.0, -2.6, True),  # the dual clip applies to negative advantages only
             (3.1, 0.0, 3.0, 0.0, False),
         ],
     )
     def test_by_hand(
         self, ratio: float, advantage: float, dual_clip: float | None, loss: float, clipped: bool
     ) -> None:
-        """Both signs of the advantage; the gradient is -advantage * ratio, or 0 where clipped."""
+        """Loss and gradient match manual values; the gradient is 0 where the loss is clipped."""
         behavior = torch.tensor([-1.5], dtype=torch.float64)
         logp = (behavior + np.log(ratio)).requires_grad_()
         got, flag = clipped_policy_loss(
@@ -61,7 +61,7 @@ class TestClippedLoss:
         assert logp.grad.item() == pytest.approx(0.0 if clipped else -advantage * ratio)
 
     def test_extreme_ratios_stay_finite(self) -> None:
-        """Neither loss nor gradient overflows when a token's probability changed completely."""
+        """Loss and gradient are finite even if a token's probability changes completely."""
         logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
         ratio = clamp_log_ratio(logp - torch.tensor([0.0, -1000.0])).exp()
         loss, _ = clipped_policy_loss(ratio, torch.tensor([1.0, -1.0]), 0.2, 0.2, None)
@@ -71,7 +71,7 @@ class TestClippedLoss:
         assert logp.grad.isfinite().all()
 
     def test_log_ratios_are_clamped_at_20(self) -> None:
-        """With no gradient outside."""
+        """Log-ratios are clamped to ±20 and have no gradient outside."""
         log_ratio = torch.tensor([-1000.0, -19.0, 19.0, 1000.0], requires_grad=True)
         clamped = clamp_log_ratio(log_ratio)
         assert clamped.tolist() == [-20, -19, 19, 20]
@@ -85,7 +85,7 @@ class TestCISPO:
         ("ratio", "weight"), [(1.2, 1.2), (1.5, 1.3), (0.85, 0.85), (0.5, 0.8), (1e30, 1.3)]
     )
     def test_by_hand(self, ratio: float, weight: float, advantage: float) -> None:
-        """The gradient is that of the log-probability, for clipped tokens as well."""
+        """The loss has a gradient through the log-probability, even for clipped ratios."""
         logp = torch.tensor([-1.5], dtype=torch.float64, requires_grad=True)
         given = torch.tensor([advantage], dtype=torch.float64)
         logs = logp - logp.detach() + np.log(ratio)
@@ -100,13 +100,13 @@ class TestCISPO:
 class TestKL:
     @given(st.floats(-15, 0), st.floats(-15, 0), st.sampled_from(["k2", "k3"]))
     def test_sign(self, logp: float, reference: float, estimator: Any) -> None:
-        """Never negative (in float64), and 0 for equal probabilities."""
+        """k2 and k3 are never negative (in float64), and 0 for equal probabilities."""
         a, b = torch.tensor([logp, reference], dtype=torch.float64)
         assert kl_estimate(a, b, estimator) >= 0
         assert kl_estimate(a, a, estimator) == 0
 
     def test_by_hand(self) -> None:
-        """With d = 0.5 and d = -3; the clamp works on both sides."""
+        """The estimates match manual values for d = 0.5 and d = -3, with and without clamp."""
         logp = torch.tensor([-2.0, -1.0], dtype=torch.float64)
         reference = torch.tensor([-1.5, -4.0], dtype=torch.float64)
         values: dict[Any, list[float]] = {
@@ -121,7 +121,7 @@ class TestKL:
 
     @pytest.mark.parametrize("estimator", ["k1", "k3"])
     def test_expectation(self, estimator: Any) -> None:
-        """Averaged over all tokens with their probabilities it is the KL, in this direction."""
+        """The expectation of k1 and k3 under the policy is KL(policy || reference)."""
         policy, reference = self.two_policies()
         kl = (policy.exp() * (policy - reference)).sum()
         expected = (policy.exp() * kl_estimate(policy, reference, estimator)).sum()
@@ -131,7 +131,7 @@ class TestKL:
         assert mean.item() == pytest.approx(kl.item(), rel=0.02)
 
     def test_mean_gradients(self) -> None:
-        """As losses: k1 pulls nowhere, k2 as KL(policy || reference), k3 as the reverse KL."""
+        """On average, k1 has no gradient, k2 that of KL(policy || reference), k3 the reverse's."""
         start, reference = self.two_policies()
         logits = start.clone().requires_grad_()
         policy = logits.log_softmax(-1)
@@ -144,7 +144,7 @@ class TestKL:
         expected = {"k1": torch.zeros_like(forward), "k2": forward, "k3": backward}
         assert not torch.allclose(forward, backward)
         for estimator in ESTIMATORS:
-            drawn = start.exp()  # tokens come with these chances, which have no gradient
+            drawn = start.exp()  # sampling probabilities, which have no gradient
             got = gradient((drawn * kl_estimate(policy, reference, estimator)).sum())
             torch.testing.assert_close(got, expected[estimator], rtol=0, atol=1e-12)
 
@@ -158,16 +158,16 @@ class TestKL:
 class TestImportanceWeights:
     LEARNER = torch.tensor([0.5, 0.2, 0.9, 0.3]).double().log()
     ENGINE = torch.tensor([0.25, 0.4, 0.6, 0.3]).double().log()  # ratios 2, 0.5, 1.5, 1
-    SEQUENCE = torch.tensor([0, 0, 2, 2])  # products 1 and 1.5; no token belongs to 1
+    SEQUENCE = torch.tensor([0, 0, 2, 2])  # products 1 and 1.5; sequence 1 has no tokens
 
     @pytest.mark.parametrize(
         ("level", "cap", "bounds", "weights", "cut"),
         [
             ("token", None, None, [1, 1, 1, 1], [0, 0, 0, 0]),
             ("token", 1.6, None, [1.6, 0.5, 1.5, 1], [1, 0, 0, 0]),
-            ("token", 1.0, None, [1, 0.5, 1, 1], [1, 0, 1, 0]),  # 1 is not truncated at 1
+            ("token", 1.0, None, [1, 0.5, 1, 1], [1, 0, 1, 0]),  # a weight of 1 is not truncated
             ("token", None, (0.6, 1.8), [0, 0, 1, 1], [1, 1, 0, 0]),
-            ("token", None, (1.0, 1.8), [0, 0, 1, 1], [1, 1, 0, 0]),  # bounds are inside
+            ("token", None, (1.0, 1.8), [0, 0, 1, 1], [1, 1, 0, 0]),  # bounds are inclusive
             ("token", None, (0.4, 1.0), [0, 1, 0, 1], [1, 0, 1, 0]),
             ("token", 1.2, (0.6, 1.8), [0, 0, 1.2, 1], [1, 1, 1, 0]),
             ("sequence", 1.2, None, [1, 1, 1.2, 1.2], [0, 0, 1, 1]),
@@ -175,7 +175,7 @@ class TestImportanceWeights:
         ],
     )
     def test_by_hand(self, level: Any, cap: Any, bounds: Any, weights: Any, cut: Any) -> None:
-        """Truncation and mask, of tokens and of responses."""
+        """Truncation and mask match manual values for tokens and for sequences."""
         got, flags = importance_weights(
             self.LEARNER, self.ENGINE, self.SEQUENCE, level, cap, bounds
         )
@@ -184,10 +184,10 @@ class TestImportanceWeights:
 
     @pytest.mark.parametrize("level", ["token", "sequence"])
     def test_the_mean_is_corrected(self, level: Any) -> None:
-        """Over responses of the engine, the weighted mean is the mean under the learner."""
+        """The weighted mean over the engine's responses is the mean under the learner."""
         torch.manual_seed(0)
         engine, learner = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1)
-        value = torch.randn(6, 6, dtype=torch.float64)  # of each response of two tokens
+        value = torch.randn(6, 6, dtype=torch.float64)  # one value per response of two tokens
         first, second = (
             index.flatten()
             for index in torch.meshgrid(torch.arange(6), torch.arange(6), indexing="ij")
@@ -203,7 +203,7 @@ class TestImportanceWeights:
         torch.testing.assert_close((chance * whole * value.flatten()).sum(), under_learner)
 
     def test_no_gradient(self) -> None:
-        """They weigh the loss; nothing is learned through them."""
+        """Importance weights have no gradient."""
         learner = self.LEARNER.clone().requires_grad_()
         weight, _ = importance_weights(learner, self.ENGINE, self.SEQUENCE, "sequence", 2.0, None)
         assert not weight.requires_grad
@@ -235,7 +235,7 @@ def test_statistics_are_of_what_is_configured(chosen: dict[str, Any], more: set[
     ],
 )
 def test_a_pass_without_tokens(chosen: dict[str, Any]) -> None:
-    """Of a learner that waits for the others: no loss, and a backward pass all the same."""
+    """A pass without tokens has an empty loss with a gradient, for learners without rows."""
     none, logp = torch.zeros(0), torch.zeros(0, requires_grad=True)
     tokens = {"old_logp": none, "behavior_logp": none, "advantage": none, "row": none.long()}
     settings = LearnerSettings(old_logp="recomputed", **chosen)
@@ -246,7 +246,7 @@ def test_a_pass_without_tokens(chosen: dict[str, Any]) -> None:
 
 
 def test_mismatch_is_the_kl_from_the_engine() -> None:
-    """Averaged over what the engine draws: KL(engine || learner)."""
+    """The expectation of `behavior_kl` under the engine is KL(engine || learner)."""
     torch.manual_seed(0)
     engine, learner = torch.randn(2, 6, dtype=torch.float64).log_softmax(-1)
     values = mismatch(learner, engine)
@@ -258,7 +258,7 @@ def test_mismatch_is_the_kl_from_the_engine() -> None:
 @pytest.mark.parametrize("clamp", [None, 0.4])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_gradient_of_the_kl(estimator: Any, clamp: float | None) -> None:
-    """Against finite differences, away from the clamp's kinks."""
+    """Gradients match finite differences, away from the kinks of the clamp."""
     reference = torch.linspace(-3, -0.5, 24, dtype=torch.float64)
     ratio = torch.linspace(0.3, 4.1, 24, dtype=torch.float64)
     kl = partial(kl_estimate, reference_logp=reference, estimator=estimator, clamp=clamp)

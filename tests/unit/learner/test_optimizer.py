@@ -1,4 +1,4 @@
-"""Learning rates; moments in host memory: the same steps, and no storage between them."""
+"""Learning rates, and optimizer moments that are offloaded to host memory."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def storage(optimizer: torch.optim.Optimizer) -> int:
 
 @pytest.mark.parametrize("enabled", [True, False])
 def test_steps(enabled: bool) -> None:
-    """Like those of AdamW alone."""
+    """Offloading does not change AdamW's steps, and frees the moments' memory between steps."""
     torch.manual_seed(0)
     start = [torch.randn(3, 4), torch.randn(5)]
     both = [[tensor.clone().requires_grad_() for tensor in start] for _ in range(2)]
@@ -44,7 +44,7 @@ def test_steps(enabled: bool) -> None:
 
 
 def test_updates_and_states(model_path: str) -> None:
-    """A learner ends where one without ends, also from its saved state; warm-up counts steps."""
+    """Offloading changes no parameter, also after restoring a state during the warm-up."""
     chosen = {"lr": 1e-2, "lr_warmup_steps": 9, "minibatch_size": 3, "mismatch_alarm": None}
     plain, offloaded, resumed = (
         make_learner(model_path, **chosen, offload_optimizer=offload)
@@ -65,7 +65,7 @@ def test_updates_and_states(model_path: str) -> None:
 
 
 def test_changed_options(model_path: str) -> None:
-    """A learner continues from the moments of a saved state, with its own options."""
+    """A restored learner uses the saved moments with its own options."""
     chosen: dict[str, Any] = {"lr": 1e-2, "mismatch_alarm": None}
     options: dict[str, Any] = {"weight_decay": 0.9, "adam_betas": (0.5, 0.6)}
     before, resumed = (
@@ -95,13 +95,13 @@ class TestLearningRate:
         ],
     )
     def test_decay(self, given: dict[str, Any], expected: list[float]) -> None:
-        """By iterations; 0 from the last one on."""
+        """The decay counts iterations and stays at 0 after the last one."""
         chosen = LearnerSettings(lr=2.0, **given)
         rates = [learning_rate(chosen, 100, iteration) / 2 for iteration in (0, 1, 2, 9)]
         assert rates == pytest.approx(expected, abs=1e-9)
 
     def test_warm_up(self) -> None:
-        """By optimizer steps, on top of the decay."""
+        """The warm-up counts optimizer steps and is multiplied with the decay."""
         chosen = LearnerSettings(lr=1.0, lr_warmup_steps=4, lr_decay_iterations=2)
         assert [learning_rate(chosen, step, 0) for step in (0, 1, 3, 4)] == [0.25, 0.5, 1, 1]
         assert learning_rate(chosen, 1, 1) == 0.25

@@ -1,4 +1,4 @@
-"""Rows of several roles and spans: which advantage arrives at which token."""
+"""Rows with several roles and spans: the advantage of each token."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -38,7 +38,7 @@ SETTINGS = AlgorithmSettings(gamma=0.5, estimator="reinforce", normalize="mean")
 
 @pytest.fixture(scope="module", autouse=True)
 def estimators() -> Iterator[None]:
-    """Estimators whose advantages follow from the number of the step alone."""
+    """Register estimators whose advantages depend only on the number or order of the steps."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(ESTIMATORS, "counted", lambda steps, _: steps.time + 1.0)
         patch.setitem(ESTIMATORS, "thoughts", lambda steps, _: steps.time + 11.0)
@@ -51,7 +51,7 @@ def estimators() -> Iterator[None]:
 
 
 class Corridor(gym.Env):
-    """Three doors; a right action opens the next, and is worth its number."""
+    """A corridor of three doors; opening the n-th door has reward n, and another action ends it."""
 
     observation_space = action_space = Text(100)
 
@@ -71,7 +71,7 @@ class Corridor(gym.Env):
 
 
 class PlannerExecutor(Agent):
-    """Plans at every other step; opens as many doors as its number in the group says."""
+    """An agent that plans at every other step and opens as many doors as its member's number."""
 
     def __init__(self, info: Mapping[str, Any], group: str, name: str):
         self.doors, self.time = int(name.partition("/")[0]), 0
@@ -87,7 +87,7 @@ class PlannerExecutor(Agent):
 
 
 def response(observation: str, action: str, tokens: int) -> Turn:
-    """A turn with a response of so many tokens."""
+    """Return a turn whose response has this many tokens."""
     return Turn(
         observation,
         action,
@@ -99,7 +99,7 @@ def response(observation: str, action: str, tokens: int) -> Turn:
 
 @pytest.fixture(scope="module")
 def played() -> list[Trajectory]:
-    """A group of four members: they open 0, 1, 2 and 3 doors."""
+    """Return a group of four members, which open 0, 1, 2 and 3 doors."""
     thread = EnvThread(limit_s=10)
     play = partial(play_in_pool, PlannerExecutor, EnvPool(Corridor, thread))
     rollout = Rollout(play, 1, asyncio.Semaphore(4))
@@ -113,7 +113,7 @@ def columns_of(scored: ScoredTrajectories) -> dict[str, Tensor]:
 
 
 def places_of(scored: ScoredTrajectories) -> list[tuple[int, int, int]]:
-    """Return member, step of the episode, and role (0: the one that acts) of each response."""
+    """Return the member, the step and the role (0 for the acting one) of each response."""
     return [
         (member, t, int(response.role != "executor"))
         for member, trajectory in enumerate(scored.trajectories)
@@ -127,7 +127,7 @@ def every_token(columns: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def test_each_role_gets_the_advantages_of_its_estimator(played: list[Trajectory]) -> None:
-    """By plain arithmetic: GRPO for the planner, returns less their mean for the executor."""
+    """Plans get GRPO's advantages and executors returns minus their mean, computed by hand."""
     scored = score(played, SETTINGS.model_copy(update={"role_estimators": {"planner": "grpo"}}))
     columns = columns_of(scored)
     batch = every_token(columns)
@@ -161,7 +161,7 @@ def test_without_estimators_of_their_own_roles_share_the_step_s(played: list[Tra
 
 
 def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[Trajectory]) -> None:
-    """All responses of the step learn the same target."""
+    """A step's value is that of its acting response, and all its responses share the target."""
     rows = 9 + 6  # nine steps, six of them with a plan
     value = np.arange(float(rows))
     scored = score(played, SETTINGS.model_copy(update={"estimator": "ppo"}), value)
@@ -176,7 +176,7 @@ def test_a_critic_says_the_value_of_a_step_by_its_acting_response(played: list[T
 
 
 def one_episode(turns: list[Turn], **changes: Any) -> ScoredTrajectories:
-    """Scored by default so that step t has the advantage t + 1, and t + 11 for `thought`."""
+    """Return a scored episode; step t has the advantage t + 1, and t + 11 for `thought`."""
     after = {"won": False, "inadmissible": False}
     steps = [Step(turn, "", 1.0, False, False, after, 0.0) for turn in turns]
     chosen = {"estimator": "counted", "role_estimators": {"thought": "thoughts"}} | changes
@@ -185,7 +185,7 @@ def one_episode(turns: list[Turn], **changes: Any) -> ScoredTrajectories:
 
 
 def test_one_role_and_no_spans_are_the_arrays_as_ever(played: list[Trajectory]) -> None:
-    """One row a step, one float a row, bit for bit what the estimator gave."""
+    """Without roles or spans, there is one row and one advantage per step."""
     turns = [step.turn for trajectory in played for step in trajectory.steps]
     drawn: Any = {"estimator": "drawn", "role_estimators": {}}
     scored = one_episode([replace(turn, preceding=()) for turn in turns], **drawn)
@@ -214,7 +214,7 @@ def responses(draw: st.DrawFn) -> list[Turn]:
 @quickly
 @given(responses(), st.booleans())
 def test_a_token_gets_the_sum_of_its_spans(turns: list[Turn], drop: bool) -> None:
-    """Spans may overlap or leave gaps; a response without spans is one span."""
+    """Spans may overlap or leave gaps; a response without spans counts as one span."""
     columns = columns_of(one_episode(turns))
     expected = []
     for t, turn in enumerate(turns):
@@ -236,7 +236,7 @@ def test_a_span_outside_of_its_response_is_refused(span: tuple[int, int]) -> Non
 
 
 def test_an_update_with_advantages_of_tokens(model_path: str) -> None:
-    """Those of the step at all of its tokens are the same update, to the last bit."""
+    """Advantages per token that are constant within a step give the same update bit for bit."""
     results = []
     for of_tokens in (False, True):
         learner = make_learner(model_path, minibatch_size=3, num_epochs=2, mismatch_alarm=None)

@@ -8,10 +8,10 @@ from hgpo_rllib.learner.statistics import Statistics
 
 
 class TestStatistics:
-    """Metrics are reduced as they are declared: a mean, a maximum, a sum of parts."""
+    """Metrics are reduced as declared: to a mean, a maximum, or a sum of parts."""
 
     def test_means_and_maxima(self) -> None:
-        """Sums over micro-batches are divided by the tokens that have the number."""
+        """Means are over all tokens that have a value; maxima are over all values."""
         numbers = Statistics()
         for values in ([1.0, 2.0, 3.0], [10.0], []):
             numbers.add("entropy", torch.tensor(values, requires_grad=True))
@@ -21,7 +21,7 @@ class TestStatistics:
         assert Statistics().values() == {}
 
     def test_parts_make_a_mini_batch(self) -> None:
-        """Mini-batches are averaged, their parts added up; maxima are of all."""
+        """Parts of a mini-batch are added, and mini-batches are averaged; maxima are over all."""
         update = Statistics()
         for parts in ([1.0, 2.0], [5.0]):
             batch = Statistics()
@@ -33,7 +33,7 @@ class TestStatistics:
         assert update.values() == {"loss": 4.0, "ratio_max": 5.0}
 
     def test_learners_have_parts_of_a_mini_batch(self) -> None:
-        """Its losses are added up, whatever the number of learners."""
+        """The losses of several learners' parts are added, not averaged."""
         learners = [Statistics(), Statistics()]
         for learner, value in zip(learners, (1.0, 2.0), strict=True):
             learner.add("loss", torch.tensor(value))
@@ -42,7 +42,7 @@ class TestStatistics:
         assert whole.values() == {"loss": 3.0, "entropy": 1.5}
 
     def test_no_number_stays_no_number(self) -> None:
-        """In means and maxima, before and after others."""
+        """NaN is kept in means and maxima, wherever it occurs."""
         for values in ([float("nan"), 1.0], [1.0, float("nan")]):
             numbers = Statistics()
             for value in values:

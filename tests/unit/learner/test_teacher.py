@@ -1,4 +1,4 @@
-"""Log-probabilities by a teacher, and distillation from it, against plain ones."""
+"""Log-probabilities of a teacher, and distillation from it, against plain implementations."""
 
 from dataclasses import replace
 from typing import Any
@@ -35,12 +35,12 @@ COMMON: dict[str, Any] = {
 
 
 def settings(estimator: str, **changes: Any) -> AlgorithmSettings:
-    """Return those of the group in the tests of rollouts, with another estimator."""
+    """Return the settings of the group in `episodes`, with another estimator."""
     return SETTINGS.model_copy(update={"estimator": estimator} | changes)
 
 
 def teacher_of(trajectories: list[Any]) -> np.ndarray:
-    """Log-probabilities of all response tokens: any numbers, NaN after responses."""
+    """Return random log-probabilities for all response tokens, and NaN after responses."""
     columns = token_columns(trajectories)
     rows, width = columns["response_ids"].shape
     teacher = np.random.default_rng(0).normal(-0.3, 0.3, (rows, width))
@@ -58,7 +58,7 @@ def planned() -> list[Any]:
 
 
 def test_responses_after_other_prompts(model_path: str) -> None:
-    """Of each response alone, after the prompt of its row; also if rows shared a sequence."""
+    """Each response is scored after its new prompt alone, even if rows shared a sequence."""
     learner = make_learner(model_path, **COMMON)
     columns = make_columns(llm_of(learner)) | {"sequence": torch.tensor([0, 0, 1, 1, 1, 2, 3])}
     prompts = [np.arange(1, 4 + i, dtype=np.int32) for i in range(7)]
@@ -74,7 +74,7 @@ def test_responses_after_other_prompts(model_path: str) -> None:
 
 
 def test_the_teacher_is_told_among_what_it_may_choose() -> None:
-    """Restrictions of a grammar stay; nothing of the engine's remains."""
+    """The teacher's columns keep the restrictions and drop the engine's log-probabilities."""
     columns = token_columns(group()) | {"restrictions": torch.zeros(6, 1, 2)}
     told = teacher_columns(columns, [np.array([1, 2], np.int32)] * 6)
     assert told.keys() == {
@@ -87,7 +87,7 @@ def test_the_teacher_is_told_among_what_it_may_choose() -> None:
 
 
 def test_a_step_has_the_mean_of_its_tokens() -> None:
-    """Those of the response that acts, as a column for the estimator."""
+    """A step's value is the mean over the tokens of its acting response."""
     trajectories = planned()
     teacher = teacher_of(trajectories)
     steps = score(trajectories, settings("hcapo"), teacher=teacher).steps
@@ -97,7 +97,7 @@ def test_a_step_has_the_mean_of_its_tokens() -> None:
 
 
 def test_tokens_have_weighted_advantages() -> None:
-    """Their mean is the advantage of the step, and padding has none."""
+    """The mean of the tokens' advantages is the step's advantage, and padding has none."""
     trajectories = planned()
     scored = score(trajectories, settings("gear"), teacher=teacher_of(trajectories))
     columns = token_columns(trajectories) | signal_columns(scored)
@@ -111,7 +111,7 @@ def test_tokens_have_weighted_advantages() -> None:
 
 
 def test_what_gear_cannot_weigh() -> None:
-    """Spans, and responses without log-probabilities: one line."""
+    """Spans, and responses without log-probabilities, raise a one-line error."""
     for change, message in (
         ({"spans": (Span(0, 1, "x"),)}, "estimator gear: it has advantages of tokens, and"),
         ({"behavior_logp": np.full(1, np.nan)}, "estimator gear: the agent records no log-prob"),
@@ -124,7 +124,7 @@ def test_what_gear_cannot_weigh() -> None:
 
 
 def test_distillation_by_hand() -> None:
-    """The gate is closed where the teacher finds a token less likely, and has no gradient."""
+    """The loss matches a manual computation, and the gate has no gradient."""
     logp = torch.tensor([-1.0, -1.0, -1.0], requires_grad=True)
     loss = gated_distillation(logp, torch.tensor([-0.5, -1.0, -2.0]))
     gates = 1 / (1 + np.exp(-5 * np.array([0.5, 0, -1])))
@@ -134,7 +134,7 @@ def test_distillation_by_hand() -> None:
 
 
 def test_an_update_with_distillation(model_path: str) -> None:
-    """Policy loss plus the weighted gated loss, over all tokens of the mini-batch."""
+    """The loss is the policy loss plus the weighted distillation loss, averaged over all tokens."""
     learner = make_learner(model_path, distillation_coeff=0.3, **COMMON)
     columns = make_columns(llm_of(learner))
     generator = torch.Generator().manual_seed(3)
@@ -152,7 +152,7 @@ def test_an_update_with_distillation(model_path: str) -> None:
 
 
 def test_distillation_without_advantages(model_path: str) -> None:
-    """It is a signal to learn from; without a teacher there is none."""
+    """Distillation updates the policy even if all advantages are 0; without it, nothing changes."""
     trajectories = [t for t in group() if not t.won]
     for estimator, learns in (("sdar", True), ("grpo", False)):
         scored = score(trajectories, settings(estimator), teacher=teacher_of(trajectories))

@@ -1,4 +1,4 @@
-"""Critics of tokens: values, losses and updates against plain ones, and settings."""
+"""Critics of tokens: values, losses, updates and settings, against plain implementations."""
 
 from dataclasses import replace
 from typing import Any
@@ -49,7 +49,7 @@ every_estimator = pytest.mark.parametrize("estimator", TOKEN_ESTIMATORS)
 
 
 def plain_values(learner: HGPOLearner, columns: dict[str, Tensor], row: int) -> Tensor:
-    """Of one response, computed on its own: of the turn, then before each token."""
+    """Return the values of one response, computed alone: of the turn, then before each token."""
     prompt = columns["prompt_ids"][row, : columns["prompt_length"][row]].long()
     response = columns["response_ids"][row, : columns["response_length"][row]].long()
     critic = critic_of(learner)
@@ -65,7 +65,7 @@ def plain_values(learner: HGPOLearner, columns: dict[str, Tensor], row: int) -> 
 def test_values_are_those_of_single_responses(
     model_path: str, estimator: str, kind: dict[str, Any]
 ) -> None:
-    """In the order of the rows, whatever the size of passes; NaN after a response."""
+    """Values do not depend on how rows are batched, and are NaN after a response."""
     learner = make_learner(model_path, estimator=estimator, **COMMON | kind)
     columns = make_columns(llm_of(learner), 8)
     got = learner.values(columns)
@@ -80,7 +80,7 @@ def test_values_are_those_of_single_responses(
 
 
 def test_a_critic_of_the_first_layers(model_path: str) -> None:
-    """Embedding, first layer and final norm are the policy's; more layers than it has are all."""
+    """`critic_layers` copies the policy's first layers, at most all of them."""
     config = HGPOConfig().training(
         model_path=model_path, estimator="vetta", critic="separate", critic_layers=1
     )
@@ -109,7 +109,7 @@ def test_a_critic_of_the_first_layers(model_path: str) -> None:
 def test_an_update_is_that_of_plain_losses(
     model_path: str, estimator: str, kind: dict[str, Any]
 ) -> None:
-    """Advantages and values of each token; one mini-batch, of which passes are parts."""
+    """Gradients equal those of a plain policy loss and value loss over all tokens."""
     learner = make_learner(model_path, estimator=estimator, **COMMON | kind)
     columns = make_columns(llm_of(learner))
     generator = torch.Generator().manual_seed(0)
@@ -138,7 +138,7 @@ def test_an_update_is_that_of_plain_losses(
 
 @every_estimator
 def test_values_become_signals(model_path: str, estimator: str) -> None:
-    """Values of the module in; a column of advantages for each token, and targets, out."""
+    """The module's values give advantages and value targets for each token."""
     learner = make_learner(model_path, estimator=estimator, critic="head", **COMMON)
     settings = AlgorithmSettings(estimator=estimator, gamma=0.9, gae_lambda=0.7, normalize="mean")
     trajectories = [*group("a"), *group("b")]
@@ -156,7 +156,7 @@ def test_values_become_signals(model_path: str, estimator: str) -> None:
     assert not signals["advantage"][~present].any()
     assert signals["advantage"][present].mean().abs() < 1e-6
     target = signals["value_target"][:, 1:]
-    if estimator == "ppo_tokens":  # the advantage is what is missing to the target
+    if estimator == "ppo_tokens":  # here the advantage is target minus value
         raw = (target - signals["value"][:, 1:])[present]
         np.testing.assert_allclose(signals["advantage"][present], raw - raw.mean(), atol=1e-5)
         np.testing.assert_allclose(target[:, 0], signals["value_target"][:, 0], atol=1e-6)
@@ -164,7 +164,7 @@ def test_values_become_signals(model_path: str, estimator: str) -> None:
 
 
 def test_spans_are_refused() -> None:
-    """One line: their advantages are those of roles."""
+    """Spans raise a one-line error, since their advantages belong to roles."""
     trajectories = group("a")
     step = trajectories[0].steps[0]
     spanned = replace(step.turn, spans=(Span(0, 1, "x"),))

@@ -1,4 +1,4 @@
-"""A small WebShop store."""
+"""Fixture of a small WebShop store."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ COMPACT = "agent.prompt=alfworld_compact"
 
 
 class NoNoise:
-    """Random numbers for the search alone: no action is perturbed, no move is random."""
+    """Random numbers for the search only: no action is perturbed, and no move is random."""
 
     def __init__(self, rng: random.Random):
         self.choice = rng.choice
@@ -92,7 +92,7 @@ def test_demonstrations_win(
 
 @pytest.mark.parametrize("expert", ["oracle", "careful"])
 def test_demonstrations_of_webshop_win(hgpo: Run, tmp_path: Path, expert: str) -> None:
-    """The recorded actions buy the product; the oracle has no thoughts."""
+    """The recorded actions buy the product, and the oracle's responses have no thoughts."""
     store, out = tmp_path / "store", tmp_path / "demos.jsonl"
     generate_store(store, CatalogueSpec(products=300, seed=1))
     options = {"env_id": "hgpo/WebShop-v0", "options": {"nouns": "words"}}
@@ -123,7 +123,7 @@ def test_demonstrations_of_webshop_win(hgpo: Run, tmp_path: Path, expert: str) -
 def test_the_explorer_is_the_one_of_the_warm_start(
     hgpo: Run, run_file: Path, generated_games: Path, tmp_path: Path, prompt: str, memory: int
 ) -> None:
-    """Prompts, thoughts and actions are the existing demonstrations', to the letter."""
+    """Prompts and responses equal those of the warm start's demonstrations."""
     out = tmp_path / "demos.jsonl"
     settings = [f"agent.prompt={prompt}", f"agent.memory_length={memory}"]
     status, _, stderr = hgpo(
@@ -143,7 +143,7 @@ def test_the_explorer_is_the_one_of_the_warm_start(
 
 
 def test_thoughts_of_a_plan_are_those_of_the_explorer(generated_games: Path) -> None:
-    """Given the actions that the explorer took."""
+    """A plan with the explorer's actions gets the explorer's thoughts."""
     env = ALFWorldEnv(generated_games, split="train")
     agent = AgentSettings(prompt="alfworld_compact")
     for task in range(env.num_tasks):
@@ -157,7 +157,7 @@ def test_thoughts_of_a_plan_are_those_of_the_explorer(generated_games: Path) -> 
 def test_equal_calls_write_equal_bytes(
     hgpo: Run, run_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compressed too, whatever the file is called, and at any time."""
+    """Compressed output depends neither on the file's name nor on the time."""
     folder = tmp_path / "out"
     folder.mkdir()
     first, second, plain = (folder / name for name in ("a.gz", "b.jsonl.gz", "c.jsonl"))
@@ -206,14 +206,14 @@ def test_games_that_the_expert_cannot_play_are_left_out(
 def test_an_episode_that_takes_too_long_is_left_out(
     hgpo: Run, run_file: Path, tmp_path: Path
 ) -> None:
-    """Here every episode does, so that the command fails and names the first."""
+    """If every episode is too long, the command fails and names the first."""
     status, stdout, stderr = hgpo("data", "demos", run_file, tmp_path / "x", "env.max_steps=2")
     assert (status, stdout) == (2, "")
     assert "the first because the expert oracle did not win in 2 steps" in stderr
 
 
 def test_a_limit_takes_games_of_all_task_types(hgpo: Run, tmp_path: Path) -> None:
-    """The sorted list begins with one task type."""
+    """`--limit` does not take only the first games, which are all of one task type."""
     data, out = tmp_path / "data", tmp_path / "demos.jsonl"
     task_types = ("look_at_obj_in_light", "pick_and_place_simple")
     spec = GenerationSpec(7, {"train": 4}, task_types, ("bathroom", "bedroom"), 16)
@@ -225,7 +225,7 @@ def test_a_limit_takes_games_of_all_task_types(hgpo: Run, tmp_path: Path) -> Non
 
 
 def test_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
-    """If the run file has none, where `hgpo train` generates them."""
+    """Without data in the run file, they are generated where `hgpo train` generates them."""
     games = [f"games.{split}={count}" for split, count in (("train", 2), ("valid_seen", 1))]
     settings = [
         *games,

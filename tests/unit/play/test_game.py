@@ -1,4 +1,4 @@
-"""Games in the browser: pages without a browser, played by a person or a scripted policy."""
+"""Games in the browser, played by a person or a scripted policy, tested without a browser."""
 
 import html
 import re
@@ -40,7 +40,7 @@ def lever_task(env: TextCraftEnv) -> dict[str, Any]:
 
 @pytest.fixture
 def client(env: TextCraftEnv, lever_task: dict[str, Any]) -> Iterator[TestClient]:
-    """Return a browser of a person who plays."""
+    """Yield the client of a person who plays."""
     with TestClient(Game(env, lever_task).app, ADDRESS) as client:
         yield client
 
@@ -61,7 +61,7 @@ class TestPerson:
         assert client.post("/steps/5", data={"action": "inventory"}).url.path == "/steps/5"
 
     def test_a_step_is_taken_once(self, client: TestClient) -> None:
-        """The second click of a double click, and a step from an old page."""
+        """A step that is posted twice, as by a double click, is taken once."""
         for _ in range(2):
             page = client.post("/steps/1", data={"action": "dance <b>"})
             assert page.url.path == "/steps/2"
@@ -97,7 +97,7 @@ def watched(model: ScriptedModel, samples: int) -> MakePolicy:
 
 
 def test_a_policy_is_watched(env: TextCraftEnv, lever_task: dict[str, Any]) -> None:
-    """The first response acts, and each is asked with the same prompt."""
+    """The first sampled response acts, and all samples have the same prompt."""
     seeds: list[int] = []
 
     def say(message: str, seed: int) -> str:
@@ -125,7 +125,7 @@ def test_a_policy_is_watched(env: TextCraftEnv, lever_task: dict[str, Any]) -> N
 
 
 def test_a_model_that_fails(env: TextCraftEnv, lever_task: dict[str, Any]) -> None:
-    """Its message is a page, and the step can be asked for again."""
+    """The model's error is shown as a page, and the step is not taken."""
 
     def say(message: str, seed: int) -> str:
         raise RequestFailedError("the prompt is <too> long")

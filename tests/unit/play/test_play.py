@@ -1,4 +1,4 @@
-"""`hgpo play webshop` in the terminal: a person's purchase through a pipe."""
+"""`hgpo play webshop` in the terminal: purchases through a pipe."""
 
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class TestShopping:
         assert "0.500" in shown
 
     def test_what_is_no_step(self, hgpo: Run, store: Path) -> None:
-        """Empty answers, and numbers of no action, or of the search bar."""
+        """Empty answers, wrong numbers, and the number of the search bar are not steps."""
         stdin = "\n".join(["", "1", "0", "shirt", "99", "9" * 5000, "quit", "shirt"])
         status, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
         assert status == 0
@@ -56,14 +56,14 @@ class TestShopping:
         assert shown.endswith("Lost: you left after 1 step.\n")
 
     def test_losing_by_steps(self, hgpo: Run, store: Path) -> None:
-        """What the store does not understand is a step, too."""
+        """An action that the store does not have counts as a step."""
         stdin = "\n".join(["click[\x1b[31m]"] * (SHOP_STEPS + 1))
         _, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
         assert shown.count("click[\\x1b[31m] is none of the actions.") == SHOP_STEPS
         assert shown.endswith(f"Lost: the goal is not reached after {SHOP_STEPS} steps.\n")
 
     def test_options_named_like_buttons(self, hgpo: Run, store: Path) -> None:
-        """They do what the buttons do, as for the agent; what brackets hide cannot be clicked."""
+        """Such options act like the buttons, and a label with brackets cannot be clicked."""
         stdin = "\n".join(["odd thing", f"click[{ODD.lower()}]", "click[a [b]]", "click[buy now]"])
         _, shown, _ = hgpo("play", "webshop", "--data", store, stdin=stdin)
         assert "click[a [b]] is none of the actions.\n" in shown

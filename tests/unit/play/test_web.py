@@ -25,27 +25,27 @@ _BUTTON = re.compile(r'<button name="action" value="([^"]*)"')
 
 @pytest.fixture
 def client(store: Path) -> Iterator[TestClient]:
-    """Return a browser in front of the store."""
+    """Yield a client of a game in the store."""
     env = WebShopEnv(store, "test", nouns="words", observation_mode="text_rich")
     with TestClient(Game(env, {"options": {"goal": 0}}).app, ADDRESS) as client:
         yield client
 
 
 def act(client: TestClient, action: str) -> str:
-    """Search or click on the current page; return the next one."""
+    """Search or click on the current page, and return the next one."""
     response = client.post(client.get("/").url.path, data={"action": action})
     assert response.status_code == 200
     return response.text
 
 
 def buttons(page: str) -> list[str]:
-    """Return the actions that can be clicked."""
+    """Return the actions of the page's buttons."""
     return [html.unescape(action) for action in _BUTTON.findall(page)]
 
 
 class TestStore:
     def test_from_a_search_to_the_score(self, client: TestClient, store: Path) -> None:
-        """Words are a search, and buttons are the agent's actions."""
+        """Words are searched for, and buttons send the agent's actions."""
         goals = open_shop(store, nouns="words").goals
         number = next(goal.index for goal in goals if goal.options == WANTED)
         client.post("/games", data={"number": str(number)})
@@ -82,7 +82,7 @@ class TestStore:
     def test_a_game_that_cannot_be_loaded(
         self, store: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It ends the episode before it; another game can be played."""
+        """A game that fails to load ends the previous one; another game can be played."""
         env = WebShopEnv(store, "test", nouns="words", observation_mode="text_rich")
 
         def fail(**_: object) -> None:
@@ -175,7 +175,7 @@ class TestEpisode:
 
 
 def test_half_a_character_pair() -> None:
-    """JSON can hold one, and no encoding takes it."""
+    """A lone surrogate, which JSON allows and UTF-8 does not, does not break a page."""
     assert b"a ? b" in render("error.html.jinja", message="a \ud83d b").body
     with TestClient(episode_app(episode(step(anchor="\ud83d"), goal="\ud83d")), ADDRESS) as client:
         assert "\\ud83d" in client.get("/steps/1").text

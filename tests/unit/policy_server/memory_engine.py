@@ -1,4 +1,4 @@
-"""An engine and a transport in memory, as a user would add them: a module, and a name for it."""
+"""An in-memory engine and weight transport, added as a user would: as a module with a name."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -20,14 +20,14 @@ from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS, Update
 
 
 class MemoryEngine:
-    """Repeats the sum of prompt and seed; its one weight is the log-probability of all tokens."""
+    """Generate the sum of prompt and seed; the only weight is the log-probability of all tokens."""
 
     def __init__(self) -> None:
         self.logp, self.version = -1.0, STARTING_WEIGHTS.version
         self.calls: list[str] = []
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
-        """See `Engine`: an empty prompt is refused."""
+        """See `Engine`: an empty prompt raises RequestFailedError."""
         if not prompt.token_ids:
             raise RequestFailedError("empty")
         tokens = np.full(sampling.max_tokens, sum(prompt.token_ids) + (prompt.seed or 0), np.int32)
@@ -36,7 +36,7 @@ class MemoryEngine:
 
     @asynccontextmanager
     async def receive(self, weights: PublishedWeights) -> AsyncIterator[Load]:
-        """See `Engine`: weights that are no number are refused."""
+        """See `Engine`: a weight that is NaN raises ValueError."""
 
         async def load(version: str) -> None:
             if np.isnan(weights.tensors["logp"]):
@@ -91,7 +91,7 @@ async def fetch(handle: PublishedWeights) -> PublishedWeights:
 
 @pytest.fixture
 def named_memory() -> Iterator[None]:
-    """`memory` names both."""
+    """Register this module as engine and weight transport `memory`."""
     with pytest.MonkeyPatch.context() as patch:
         for registry in (ENGINES, WEIGHT_TRANSPORTS):
             patch.setitem(registry, "memory", __name__)

@@ -27,7 +27,7 @@ def options(**server: Any) -> dict[str, Any]:
 
 
 def test_arguments_are_vllm_s() -> None:
-    """An engine of a GPU with everything set."""
+    """vLLM accepts the engine arguments, including those for two GPUs."""
     from vllm import AsyncEngineArgs
 
     given = arguments(tensor_parallel_size=2, replica_gpus=2, enable_prefix_caching=False)
@@ -48,7 +48,7 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
 
 
 def with_transport(name: str, **changes: Any) -> RunConfig:
-    """Settings that the transport works with, but for the changes."""
+    """Return settings that the transport supports, with changes."""
     data: dict[str, Any] = {"policy_server": {"weight_transport": name}}
     for key, value in (TRANSPORTS[name] | changes).items():
         section, _, setting = key.partition(".")
@@ -58,7 +58,7 @@ def with_transport(name: str, **changes: Any) -> RunConfig:
 
 @pytest.mark.parametrize("name", TRANSPORTS)
 def test_vllm_s_transports_are_engines_of_that_name(name: str) -> None:
-    """With the environment that CUDA's handles need; commands without a learner use none."""
+    """vLLM's transports select its backend of that name; runs without learners use none."""
     from vllm import AsyncEngineArgs
 
     run = with_transport(name, model={"model_path": "org/model"})
@@ -115,7 +115,7 @@ ON_CPU = {"num_learners": 1, "learner_gpus": 0}
 def test_transports_that_cannot_work_are_refused(
     name: str, changes: dict[str, Any], message: str
 ) -> None:
-    """In one line, which names another transport."""
+    """Unsupported settings of a transport raise a one-line error that suggests `object_store`."""
     with pytest.raises(ConfigError, match=message) as error:
         with_transport(name, **changes)
     assert str(error.value).endswith("or weight_transport=object_store")
@@ -123,14 +123,14 @@ def test_transports_that_cannot_work_are_refused(
 
 
 def test_ipc_with_fractions_of_a_gpu() -> None:
-    """The other way to share one."""
+    """IPC supports learners and replicas that share a GPU by fractions, without `colocate`."""
     shared = {"num_learners": 1, "learner_gpus": 0.5}
     changes = {"policy_server.replica_gpus": 0.5, "policy_server.colocate": False}
     assert with_transport("ipc", cluster=shared, **changes).policy_server.weight_transport == "ipc"
 
 
 def test_transports_of_others_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only vLLM's need GPUs."""
+    """Transports of other packages are not checked for GPUs; only vLLM's need them."""
     monkeypatch.setitem(WEIGHT_TRANSPORTS, "mine", "my.module")
     assert parse_config({"policy_server": {"weight_transport": "mine"}})
 
@@ -184,7 +184,7 @@ def test_settings_that_do_not_fit_are_refused(server: dict[str, Any], message: s
 
 
 def test_a_response_that_vllm_ends_with_an_error_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a sampled token does not match the grammar: its tokens are not used."""
+    """A response that vLLM ends with an error raises RequestFailedError."""
     from vllm.outputs import CompletionOutput
 
     from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
@@ -199,7 +199,7 @@ def test_a_response_that_vllm_ends_with_an_error_fails(monkeypatch: pytest.Monke
 
 
 def test_a_replica_whose_engine_has_died_exits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its next health check, without a request."""
+    """A replica whose engine has died exits at the next health check, without a request."""
 
     class DeadEngine(MemoryEngine):
         async def ping(self) -> None:

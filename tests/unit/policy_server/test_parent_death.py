@@ -41,7 +41,7 @@ process.join()
 
 
 def child_of_multiprocessing() -> None:
-    """Print its id, and sleep."""
+    """Set the parent-death signal, print the process id and sleep."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     die_with_parent(parent.pid)
@@ -62,7 +62,7 @@ def test_a_child_ends_when_its_parent_is_killed(parent: str) -> None:
 
 
 def test_a_parent_that_has_ended_already() -> None:
-    """No signal will come: the process is killed at once."""
+    """A process whose parent has already ended is killed at once."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     with pytest.raises(subprocess.CalledProcessError) as caught:

@@ -1,4 +1,4 @@
-"""Requests to a fake policy server whose replicas die or do not run."""
+"""Requests to a fake policy server whose replicas die or are not running."""
 
 import asyncio
 import threading
@@ -49,7 +49,7 @@ def short_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeServer:
-    """A handle whose first calls fail as listed; then it returns the prompts."""
+    """A handle whose first calls raise the given errors; later calls return the prompts."""
 
     def __init__(self, *failures: Exception, seconds: float = 0) -> None:
         self.failures = list(failures)
@@ -75,7 +75,7 @@ class FakeServer:
 
 
 class DeadServer(FakeServer):
-    """Every call loses its replica."""
+    """A handle whose calls all raise ActorDiedError."""
 
     async def remote(self, prompts: Sequence[Any], *args: Any) -> list[Any]:
         self.calls.append((prompts, WEIGHTS))
@@ -91,33 +91,33 @@ def replicas(
 def ask(
     server: FakeServer, running: Callable[[], int] = lambda: 1, max_outage_s: float = 60
 ) -> list[Any]:
-    """The answers to two prompts."""
+    """Return the responses to two prompts."""
     asked = replicas(server, running, max_outage_s)
     return asyncio.run(asked.generate([[1], [2]], SAMPLING, WEIGHTS))
 
 
 def test_lost_prompts_are_asked_again_under_the_same_weights() -> None:
-    """Whatever way the replica was lost; its successor must serve the present weights."""
+    """Prompts of a lost replica are retried with the same weight tag, for any cause of the loss."""
     server = FakeServer(*LOST, ENGINE_DIED.as_instanceof_cause())
     assert ask(server) == [[1], [2]]
     assert server.calls == [([[1], [2]], WEIGHTS)] * (len(LOST) + 2)
 
 
 def test_a_dead_replica_may_be_hit_for_as_long_as_an_outage_may_last() -> None:
-    """Serve may take minutes to replace it: what counts is the time, not how often."""
+    """Requests are retried until the outage limit, however often they hit a dead replica."""
     server = FakeServer(*(ActorDiedError() for _ in range(100)))
     assert ask(server) == [[1], [2]]
     assert len(server.calls) == 101
 
 
 def test_a_prompt_that_kills_every_replica_is_given_up() -> None:
-    """Also when other prompts are answered meanwhile."""
+    """Requests that kill replicas for longer than `max_outage_s` stop the run."""
     with pytest.raises(RunStoppedError, match=r"policy_server\.max_outage_s.*ActorDiedError"):
         ask(DeadServer(), max_outage_s=0.1)
 
 
 def test_other_errors_are_not_repeated() -> None:
-    """A prompt that is too long fails on every replica."""
+    """Errors of a request itself, such as a prompt that is too long, are not retried."""
     server = FakeServer(ValueError("prompt too long"))
     with pytest.raises(ValueError, match="too long"):
         ask(server)
@@ -127,7 +127,7 @@ def test_other_errors_are_not_repeated() -> None:
 def test_the_console_says_why_a_replica_was_lost_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line for all requests that it had, without Ray's traceback."""
+    """A lost replica is logged in one line for all its requests, without Ray's traceback."""
     monkeypatch.setattr(replicas_module, "POLL_INTERVAL_S", 5.0)
     policy = replicas(FakeServer(*(ENGINE_DIED.as_instanceof_cause() for _ in range(8))))
 
@@ -169,7 +169,7 @@ def test_a_refused_prompt_fails_alone() -> None:
 
 
 def test_sessions_have_calls_of_their_own_where_there_are_several_replicas() -> None:
-    """Each names its session, by which Serve chooses the replica."""
+    """With `by_session`, each session has its own calls, which name the session for Serve."""
     prompts = [Prompt([number], session="ab"[number % 2]) for number in range(MAX_BATCH + 2)]
 
     async def work(by_session: bool) -> FakeServer:
@@ -204,7 +204,7 @@ def test_an_error_reaches_everyone_of_the_call() -> None:
 
 
 class CountedServer(FakeServer):
-    """Answers when its replicas have been counted as often as there are counts."""
+    """A server that responds once its replicas have been counted as often as there are counts."""
 
     def __init__(self, *counts: int) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ class CountedServer(FakeServer):
 
 
 class TestOutage:
-    """No replica runs, and Serve lets requests wait without an error."""
+    """Outages, in which no replica is running and Serve queues requests without an error."""
 
     def test_long_work_is_left_alone_while_replicas_run(self) -> None:
         assert ask(FakeServer(seconds=0.3), lambda: 1, max_outage_s=0.05) == [[1], [2]]
@@ -251,7 +251,7 @@ class TestOutage:
         assert ask(server, server.running, max_outage_s=0.15) == [[1], [2]]
 
     def test_waiting_requests_share_one_count_of_replicas(self) -> None:
-        """Only one of them queries Serve's controller."""
+        """Waiting requests share one query of Serve's controller per interval."""
         counts = 0
 
         def running() -> int:

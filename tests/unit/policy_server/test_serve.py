@@ -1,4 +1,4 @@
-"""`hgpo serve` without vLLM: what it serves, to whom, with which arguments, and how it ends."""
+"""`hgpo serve` without vLLM: the policy, endpoint, arguments, environment and tokenizer."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ SERVER = Starlette(
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """Return a directory as a model's, with a tokenizer like the pocket model's."""
+    """Return a model directory with a tokenizer like the pocket model's."""
     folder = tmp_path / "model"
     Qwen2Config(max_position_embeddings=512).save_pretrained(folder)
     train_tokenizer([TEXT], ["you", "are", "in", "the", "on", "a"], 300).save_pretrained(folder)
@@ -59,14 +59,14 @@ def run(tmp_path: Path, model: Path) -> Path:
 
 class TestFindPolicy:
     def test_a_run(self, run: Path) -> None:
-        """Its last checkpoint with its settings, of which some are overridden."""
+        """A run is served from its last checkpoint, with its settings and the overrides."""
         config = find_policy(str(run), ["policy_server.max_num_seqs=3"])
         assert config.model.model_path == str(run / "checkpoint")
         assert (config.model.dtype, config.seed) == ("float32", 7)
         assert config.policy_server.max_num_seqs == 3
 
     def test_the_best_of_a_run(self, run: Path) -> None:
-        """With the settings of the run; another folder in it is a model like any other."""
+        """A run's `best` uses the run's settings; any other folder in it is a plain model."""
         for name in ("best", "other"):
             shutil.copytree(run / "checkpoint", run / name)
         assert find_policy(str(run / "best"), []).seed == 7
@@ -98,7 +98,7 @@ class TestFindPolicy:
         assert named.format(tmp=tmp_path) in str(caught.value)
 
     def test_unfinished_runs_and_models(self, run: Path) -> None:
-        """Each part that is missing is named."""
+        """An unfinished run or model raises an error that names the missing part."""
         for name in ("model.safetensors", "config.json"):
             (run / "checkpoint" / name).rename(run / name)
             with pytest.raises(ConfigError, match=name.replace("model", r"\*")):
@@ -109,7 +109,7 @@ class TestFindPolicy:
 
     @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
     def test_a_damaged_checkpoint(self, run: Path, name: str) -> None:
-        """The file is named, and the other policy of the run, if there is one."""
+        """The error names the damaged file, and the run's other policy if there is one."""
         for folder in (run / "checkpoint", run / "best"):
             write_folder(folder, lambda path: shutil.copytree(run / "checkpoint", path))
         assert find_policy(str(run), []).seed == 7
@@ -124,7 +124,7 @@ class TestFindPolicy:
             find_policy(str(run / "checkpoint"), [])
 
     def test_as_a_command(self, tmp_path: Path) -> None:
-        """One line and exit code 2, also for a name that no hub has."""
+        """Errors are one line with exit code 2, for an unknown model and for a missing API key."""
         for folder in (tmp_path / "a", tmp_path / "b"):
             folder.mkdir()
         assert_refused(tmp_path / "a", ["serve", "some/model"], ["CHECKPOINT: some/model is no"])
@@ -160,13 +160,13 @@ class TestEndpoint:
             assert "$HGPO_API_KEY" in shown
 
     def test_the_example_is_a_request(self) -> None:
-        """Its body is JSON and names the model."""
+        """The example request has a JSON body that names the model."""
         shown = openai_server.describe(ENDPOINT, {"dtype": "float32", "max_model_len": 1})
         body = json.loads(shown.partition("-d '")[2].removesuffix("'"))
         assert body["model"] == "policy"
 
     def test_addresses_that_cannot_be_used(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A port that is taken, an address of another machine."""
+        """A port in use, an address of another machine and an invalid host name are refused."""
         monkeypatch.setenv(KEY_VARIABLE, "secret")
         with socket.create_server(("127.0.0.1", 0)) as other:
             port = other.getsockname()[1]
@@ -179,14 +179,14 @@ class TestEndpoint:
                 openai_server.make_endpoint(host, port, "policy")
 
     def test_paths(self) -> None:
-        """Only what the key guards, and /health."""
+        """Only paths that the key guards, and /health, are served."""
         client = TestClient(OpenAIPathsOnly(SERVER))
         answers = {path: client.get(f"http://testserver{path}").status_code for path in PATHS}
         assert [path for path, status in answers.items() if status == 200] == list(PATHS[:2])
         assert {answers[path] for path in PATHS[2:]} == {404}
 
     def test_metrics_take_the_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """They are there when asked for, and vLLM's own key does not guard them."""
+        """/metrics requires the key if there is one, which vLLM itself would not check there."""
         monkeypatch.setenv("VLLM_API_KEY", "secret")
         client = TestClient(OpenAIPathsAndMetrics(SERVER))
         for shown in ("", "Bearer", "Bearer another", "Basic secret", "secret"):
@@ -202,7 +202,7 @@ class TestEndpoint:
 
 class TestArguments:
     def test_of_the_server(self, run: Path) -> None:
-        """Text in and out, no longer than the model can take; the key is no argument."""
+        """Requests are no longer than the model's limit, and the key is not among the arguments."""
         config = find_policy(str(run), ["policy_server.max_num_seqs=3"])
         arguments = openai_server.server_arguments(config, ENDPOINT, "/tokenizer")
         expected = {
@@ -247,7 +247,7 @@ class TestArguments:
         ]
 
     def test_metrics_are_off_unless_asked_for(self, run: Path) -> None:
-        """vLLM counts for them only."""
+        """vLLM collects statistics only if metrics are enabled."""
         config = find_policy(str(run), [])
         arguments = openai_server.server_arguments(config, ENDPOINT, "/tokenizer")
         assert arguments["disable_log_stats"] is True
@@ -258,7 +258,7 @@ class TestArguments:
         assert openai_server.PATHS_AND_METRICS in arguments["middleware"]
 
     def test_environment(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The key as vLLM wants it; no statistics; no look at the hub for a directory."""
+        """The environment sets vLLM's key and turns off usage statistics and hub access."""
         monkeypatch.setenv(KEY_VARIABLE, "secret")
         monkeypatch.setenv("VLLM_API_KEY", "another")
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
@@ -279,7 +279,7 @@ class TestArguments:
         assert environment.keys().isdisjoint(["VLLM_API_KEY", KEY_VARIABLE, "HF_HUB_OFFLINE"])
 
     def test_devices(self) -> None:
-        """Settings for another device than vLLM's are refused."""
+        """Settings for a device other than that of the installed vLLM are refused."""
         on_cpu, on_gpu = PolicyServerSettings(), PolicyServerSettings(replica_gpus=0.5)
         openai_server.check_device(on_cpu, for_cpu=True)
         openai_server.check_device(on_gpu, for_cpu=False)
@@ -289,7 +289,7 @@ class TestArguments:
             openai_server.check_device(on_cpu, for_cpu=False)
 
     def test_tokenizer(self, model: Path, tmp_path: Path) -> None:
-        """What vLLM loads gives the tokens of training; the model's directory would not."""
+        """The written tokenizer gives the tokens of training, unlike the model's directory."""
         folder = tmp_path / "tokenizer"
         models.write_tokenizer(str(model), folder)
         given, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer(str(model))

@@ -1,4 +1,4 @@
-"""Exit of the processes of `hgpo serve`, with other commands in place of vLLM."""
+"""Exit of the processes of `hgpo serve`, with other commands instead of vLLM."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ from hgpo_rllib.policy_server import openai_server
 from tests.paths import ROOT
 from tests.processes import assert_gone, is_alive, wait_until
 
-# Does not end at SIGTERM, nor does its child; says the ids of both.
+# Ignores SIGTERM, as does its child, and prints the ids of both.
 STUBBORN = """
 import os, signal, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -27,7 +27,7 @@ if child:
     print(os.getpid(), child, file=sys.stderr, flush=True)
 time.sleep(60)
 """
-# What `hgpo serve` does, with the stubborn process.
+# Runs the stubborn process as `hgpo serve` runs vLLM's server.
 COMMAND = f"""
 import os, sys, time
 from hgpo_rllib.policy_server import openai_server
@@ -35,7 +35,7 @@ command = [sys.executable, "-c", {STUBBORN!r}]
 with openai_server.supervised(command, dict(os.environ), sys.argv[1]):
     time.sleep(60)
 """
-# In place of vLLM's server: starts a process as vLLM starts its engine.
+# Replaces vLLM's server: starts a process as vLLM starts its engine.
 SCRIPT = """
 import multiprocessing, os, sys, time
 
@@ -48,7 +48,7 @@ def main():
     process.start()
     process.join()
 """
-# Waits for running requests for a minute; writes a file when it is ready.
+# Drains for a minute, and creates a file when it is ready.
 SLOW = """
 import pathlib, signal, sys, time
 signal.signal(signal.SIGUSR1, lambda *_: time.sleep(60))
@@ -64,14 +64,14 @@ def start_stubborn(command: list[str]) -> "subprocess.Popen[str]":
 
 
 def read_ids(process: "subprocess.Popen[str]") -> list[psutil.Process]:
-    """The stubborn process and its child."""
+    """Return the stubborn process and its child."""
     assert process.stderr is not None
     return [psutil.Process(int(word)) for word in process.stderr.readline().split()]
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return a folder with a file, that the supervisor has to delete."""
+    """Return a folder with a file, which the supervisor must delete."""
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "file").touch()
@@ -81,14 +81,14 @@ def folder(tmp_path: Path) -> Path:
 class TestSupervisor:
     @pytest.fixture
     def supervisor(self, folder: Path) -> Iterator["subprocess.Popen[str]"]:
-        """Return the supervisor of a stubborn process."""
+        """Yield the supervisor of a stubborn process."""
         module = "hgpo_rllib.policy_server.supervisor"
         command = [sys.executable, "-m", module, str(folder), sys.executable, "-c", STUBBORN]
         with start_stubborn(command) as process:
             yield process
 
     def test_the_pipe_is_closed(self, supervisor: "subprocess.Popen[str]", folder: Path) -> None:
-        """Neither a process that ignores SIGTERM is left, nor its child, nor the folder."""
+        """Closing the pipe kills the stubborn processes and deletes the folder."""
         server, child = read_ids(supervisor)
         assert is_alive(server)
         assert is_alive(child)
@@ -99,7 +99,7 @@ class TestSupervisor:
         assert not folder.exists()
 
     def test_the_server_is_killed(self, supervisor: "subprocess.Popen[str]", folder: Path) -> None:
-        """Its child, the engine, would go on."""
+        """If the server is killed, the supervisor ends its child and deletes the folder."""
         server, child = read_ids(supervisor)
         server.kill()
         assert supervisor.wait(30) == 128 + signal.SIGKILL
@@ -117,7 +117,7 @@ class TestSupervisor:
                     process.kill()
 
     def test_sigterm_drains(self, folder: Path) -> None:
-        """The server is told, and nothing is killed."""
+        """SIGTERM lets the server drain and exit by itself."""
         script = (
             "import signal, sys, time\n"
             "def drain(number, frame):\n"
@@ -137,7 +137,7 @@ class TestSupervisor:
 
 class TestCommand:
     def test_the_command_is_killed(self, folder: Path) -> None:
-        """Nothing in it has to run for that."""
+        """If the command is killed, its processes end and the folder is deleted."""
         with start_stubborn([sys.executable, "-c", COMMAND, str(folder)]) as command:
             processes = read_ids(command)
             command.kill()
@@ -156,7 +156,7 @@ class TestCommand:
     def test_running_requests_are_not_waited_for_forever(
         self, folder: Path, tmp_path: Path, second_signal: bool
     ) -> None:
-        """Until the time-out, or a second Ctrl-C."""
+        """Draining ends at the timeout or at a second Ctrl-C."""
         command = [sys.executable, "-c", SLOW, str(tmp_path / "ready")]
         with openai_server.supervised(command, dict(os.environ), str(folder)) as server:
             wait_until((tmp_path / "ready").exists, 60)
@@ -171,7 +171,7 @@ class TestCommand:
 
 
 def test_the_engine_ends_with_the_server(tmp_path: Path) -> None:
-    """What multiprocessing spawns imports its parent's main module first."""
+    """A spawned engine ends with the server, as it imports the server's main module."""
     found = importlib.util.find_spec("vllm.entrypoints.launchers.api_server.entry")
     assert found is not None, "the installed vLLM has the module that this test replaces"
     package = tmp_path / "vllm" / "entrypoints" / "launchers" / "api_server"

@@ -1,4 +1,4 @@
-"""The middleware of `hgpo serve` before a server that answers as vLLM's does."""
+"""The middleware of `hgpo serve` in front of a server that behaves like vLLM's."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ FOLDER = "HGPO_TEST_FOLDER"
 
 
 async def slow(request: Request) -> Response:
-    """Note the request in a file of its own, and answer when the file `finish` exists."""
+    """Record the request in a file, and respond when the file `finish` exists."""
     folder = Path(os.environ[FOLDER])
     (folder / f"request-{uuid.uuid4().hex}").touch()
     while not (folder / "finish").exists():
@@ -49,12 +49,12 @@ DRAINING = Drain(SERVER)
 class TestDrain:
     @pytest.fixture
     def url(self) -> str:
-        """Return where the server will be."""
+        """Return the URL that the server will use."""
         return f"http://127.0.0.1:{free_port()}"
 
     @pytest.fixture
     def server(self, url: str, tmp_path: Path) -> Iterator["subprocess.Popen[bytes]"]:
-        """Return a process that serves, as vLLM's does, with uvicorn."""
+        """Yield a process that serves with uvicorn, like vLLM's."""
         application = "tests.unit.policy_server.test_serve_requests:DRAINING"
         command = [sys.executable, "-m", "uvicorn", application, "--port", url.rpartition(":")[2]]
         environment = os.environ | {FOLDER: str(tmp_path)}
@@ -70,7 +70,7 @@ class TestDrain:
     def test_running_requests_finish(
         self, server: "subprocess.Popen[bytes]", url: str, tmp_path: Path
     ) -> None:
-        """New ones get 503 meanwhile; then the server ends."""
+        """Running requests finish while new ones get 503; then the server ends."""
         with ThreadPoolExecutor(4) as clients:
             running = [clients.submit(status, f"{url}/slow") for _ in range(4)]
             wait_until(lambda: len(list(tmp_path.glob("request-*"))) == 4, 20)
@@ -88,7 +88,7 @@ class TestDrain:
 
 
 def status(url: str) -> int:
-    """The status of an answer; 0: there is none."""
+    """Return the status of the response, or 0 if there is none."""
     try:
         with urllib.request.urlopen(url, timeout=30) as answer:
             return answer.status

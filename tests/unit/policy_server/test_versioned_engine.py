@@ -51,7 +51,7 @@ def weights(to: WeightPublisher, logp: float) -> WeightTag:
 
 @pytest.mark.usefixtures("named_memory")
 def test_by_name() -> None:
-    """In a run's settings; a replica's process gets the engine's environment."""
+    """Settings select engine and transport by name, and replicas get the engine's environment."""
     names = {"engine": "memory", "weight_transport": "memory"}
     server = parse_config({"policy_server": names}).policy_server
     options = replica_options(server)["ray_actor_options"]
@@ -61,7 +61,7 @@ def test_by_name() -> None:
 
 @pytest.mark.usefixtures("named_memory")
 def test_requests_bring_the_weights() -> None:
-    """Older ones are not loaded; a refused prompt is an error in its place."""
+    """A request loads newer weights but no older ones, and a refused prompt returns its error."""
     engine, learner = MemoryEngine(), publisher()
     first, second = weights(learner, -2.0), weights(learner, -3.0)
 
@@ -87,7 +87,7 @@ def test_requests_bring_the_weights() -> None:
 
 @pytest.mark.usefixtures("named_memory")
 def test_requests_wake_the_engine_once() -> None:
-    """Before the new weights are loaded."""
+    """Concurrent requests wake the engine once, before the new weights are loaded."""
     engine, new = MemoryEngine(), weights(publisher(), -2.0)
 
     async def ask() -> None:
@@ -102,7 +102,7 @@ def test_requests_wake_the_engine_once() -> None:
 
 @pytest.mark.usefixtures("named_memory")
 def test_an_engine_with_half_an_update_answers_no_request() -> None:
-    """Under whatever weights; its replica ends."""
+    """After a failed update, requests with any weights raise EngineDiedError."""
     tag = weights(publisher(), math.nan)
 
     async def update() -> None:
@@ -116,10 +116,10 @@ def test_an_engine_with_half_an_update_answers_no_request() -> None:
 
 @pytest.mark.usefixtures("named_memory")
 def test_a_response_sampled_during_half_an_update_is_lost() -> None:
-    """The engine goes on with the request, and weights that are partly new."""
+    """A request that was running during a failed update raises EngineDiedError."""
 
     class SlowEngine(MemoryEngine):
-        """Responds to a prompt when an update has ended."""
+        """An engine that responds to a prompt when an update has ended."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -149,13 +149,13 @@ def test_a_response_sampled_during_half_an_update_is_lost() -> None:
 def test_vllm_that_has_died_is_reported_as_the_protocol_says(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """During a weight update, too: the replica ends itself for this error alone."""
+    """vLLM's EngineDeadError becomes EngineDiedError, also during a weight update."""
     from vllm.v1.engine.exceptions import EngineDeadError
 
     from hgpo_rllib.policy_server import vllm_engine
 
     class Dead:
-        """Every method raises vLLM's error."""
+        """An engine whose methods all raise vLLM's error."""
 
         def __getattr__(self, name: str) -> Any:
             def fail(*_: Any, **__: Any) -> Any:

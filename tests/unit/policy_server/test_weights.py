@@ -25,7 +25,7 @@ SOMEWHERE = ray.ObjectRef.nil()
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
 def model(request: pytest.FixtureRequest) -> Qwen2ForCausalLM:
-    """A random model."""
+    """Return a random model."""
     config = Qwen2Config(
         vocab_size=64,
         hidden_size=32,
@@ -50,7 +50,7 @@ def test_a_tied_head_is_left_out(model: Qwen2ForCausalLM) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_mapped_tensors_equal_the_weights(model: Qwen2ForCausalLM, dtype: torch.dtype) -> None:
-    """The path does not exist after the block."""
+    """Mapped tensors equal the weights, and their path is deleted after the block."""
     state = model.state_dict()
 
     async def share_and_compare() -> Path:
@@ -84,7 +84,7 @@ def test_which_weights_are_loaded(wanted: WeightTag, held: WeightTag, loads: boo
 
 
 def output(*versions: tuple[str, int, int]) -> Any:
-    """What vLLM gives for three tokens."""
+    """Return vLLM's output for three tokens."""
     return SimpleNamespace(
         token_ids=[5, 6, 7],
         logprobs=[{token: SimpleNamespace(logprob=-1.0)} for token in (5, 6, 7)],
@@ -97,7 +97,7 @@ def output(*versions: tuple[str, int, int]) -> Any:
 
 
 def test_versions_of_a_response() -> None:
-    """Those that vLLM recorded; it has a name of its own for the starting weights."""
+    """A response has the versions that vLLM recorded; `default` are the starting weights."""
     from hgpo_rllib.policy_server.vllm_engine import generation
 
     whole = generation(output(("a:1", 0, 3)), 0.1)

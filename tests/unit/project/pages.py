@@ -1,6 +1,6 @@
-"""What a Markdown page says that can be checked: links, paths, commands, settings, code.
+"""Checks of a Markdown page: links, paths, commands, settings and code.
 
-Every function returns a list of problems, one line each, so that a test can show all at once.
+Each check returns a list of problems, one line each, so that a test can show all at once.
 """
 
 import ast
@@ -60,7 +60,7 @@ class Block:
 
 
 def split(page: str) -> tuple[str, list[Block]]:
-    """The prose of a page, with empty lines where its blocks of code were, and the blocks."""
+    """Return a page's prose, with empty lines in place of code blocks, and the blocks."""
     prose: list[str] = []
     blocks: list[Block] = []
     inside: list[str] = []
@@ -79,7 +79,7 @@ def split(page: str) -> tuple[str, list[Block]]:
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub creates them."""
     prose, _ = split(page)
     seen: dict[str, int] = {}
     names = set()
@@ -93,7 +93,7 @@ def anchors(page: str) -> set[str]:
 
 
 def link_problems(path: Path, page: str) -> list[str]:
-    """Relative links whose file or heading is not there, and addresses that are none."""
+    """Return relative links to missing files or headings, and malformed URLs."""
     prose, _ = split(page)
     found = [link or address for link, address in LINK.findall(CODE.sub("", prose))]
     return [problem for target in found for problem in _target_problems(path, page, target)]
@@ -116,7 +116,7 @@ def _target_problems(path: Path, page: str, target: str) -> Iterator[str]:
 
 
 def path_problems(page: str) -> list[str]:
-    """Files of the repository that prose names in code font and that are not there."""
+    """Return missing files that prose names in code font, and leftover placeholders."""
     prose, _ = split(page)
     named = [match[0].strip("`").strip() for match in CODE.finditer(prose)]
     named = [name for name in named if PATH.match(name)]
@@ -126,7 +126,7 @@ def path_problems(page: str) -> list[str]:
 
 
 def command_problems(page: str) -> list[str]:
-    """Commands of this project in blocks for a shell that it would refuse."""
+    """Return invalid commands of this project in shell blocks."""
     return [
         f"line {block.line}: {' '.join(words)}: {problem}"
         for block in split(page)[1]
@@ -137,7 +137,7 @@ def command_problems(page: str) -> list[str]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """The words of each command of a shell script; variables set before it are left out."""
+    """Yield the words of each command of a shell script, without leading variables."""
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():
         try:
             words = shlex.split(line, comments=True)
@@ -169,7 +169,7 @@ def _command_problems(words: list[str]) -> list[str]:
 
 
 def hgpo_problems(arguments: list[str]) -> list[str]:
-    """Unknown sub-commands and options, values out of range, missing run files, bad overrides."""
+    """Return unknown sub-commands and options, invalid values, missing run files, bad overrides."""
     command = typer.main.get_command(app)
     context = None
     try:
@@ -181,7 +181,7 @@ def hgpo_problems(arguments: list[str]) -> list[str]:
                     return [f"no sub-command {name}"]
                 command, arguments = command.commands[name], arguments[1:]
             context = command.make_context(command.name, list(arguments))
-    except Exception as error:  # click's own, which typer brings along
+    except Exception as error:  # click's own, which is bundled with typer
         if type(error).__name__ == "Exit":  # after --help
             return []
         return [error.format_message() if hasattr(error, "format_message") else str(error)]
@@ -231,7 +231,7 @@ def _make_problems(arguments: list[str]) -> list[str]:
 
 
 def yaml_problems(page: str) -> list[str]:
-    """Blocks that are no YAML, and run files and studies with settings that there are not."""
+    """Return blocks that are not YAML, and run files and studies with unknown settings."""
     problems = []
     for block in split(page)[1]:
         if block.language not in ("yaml", "yml"):
@@ -248,8 +248,8 @@ def yaml_problems(page: str) -> list[str]:
 
 
 def python_problems(page: str) -> list[str]:
-    """Blocks that do not compile, import what is not there, set what is no setting, or print
-    something else than the block of text that follows them."""
+    """Return blocks that do not compile, have unknown imports or settings, or print something
+    other than the block of text that follows them."""
     problems = []
     _, blocks = split(page)
     for block, after in zip(blocks, [*blocks, None][1:], strict=True):
@@ -270,7 +270,7 @@ def python_problems(page: str) -> list[str]:
 
 
 def run(code: str) -> str:
-    """What a script prints."""
+    """Return the output of a script."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, "<page>", "exec"), {"__name__": "__page__"})
@@ -295,13 +295,13 @@ def _import_problems(tree: ast.Module) -> Iterator[str]:
 
 @cache
 def setting_names() -> set[str]:
-    """The fields of all sections."""
+    """Return the fields of all sections."""
     sections = [value for _, value in RunConfig() if isinstance(value, Section)]
     return {name for section in sections for name in type(section).model_fields}
 
 
 def _setting_problems(tree: ast.Module) -> Iterator[str]:
-    """Keywords of `.training(…)` that are no setting of a section."""
+    """Yield keywords of `.training(…)` that are not a setting of a section."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "attr", None) == "training":
             for keyword in node.keywords:

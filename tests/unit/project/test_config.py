@@ -28,7 +28,7 @@ def run_file(tmp_path: Path) -> Path:
 
 
 def message_of(path: Path, *overrides: str) -> str:
-    """Return the error that loading gives; it is one line."""
+    """Return the one-line error of loading a run file."""
     with pytest.raises(ConfigError) as error:
         load_config(path, list(overrides))
     assert "\n" not in str(error.value)
@@ -37,19 +37,19 @@ def message_of(path: Path, *overrides: str) -> str:
 
 class TestLoad:
     def test_what_is_not_written_keeps_its_default(self, run_file: Path) -> None:
-        """Sections merge with the defaults, field by field."""
+        """Fields missing in a run file keep their defaults, also in a section."""
         config = load_config(run_file, [])
         assert config.name == "small"
         assert config.algorithm == AlgorithmSettings(gamma=0.9, context_length=3)
         assert config.learner == LearnerSettings()
 
     def test_an_empty_file_is_all_defaults(self, tmp_path: Path) -> None:
-        """Nothing has to be written."""
+        """An empty run file gives the default config."""
         (tmp_path / "empty.yaml").write_text("# nothing\n")
         assert load_config(tmp_path / "empty.yaml", []) == RunConfig()
 
     def test_overrides(self, run_file: Path) -> None:
-        """They are YAML, win over the file and over earlier ones, and may open a section."""
+        """Overrides are YAML, can add a section, and the last one takes precedence."""
         config = load_config(
             run_file,
             [
@@ -70,12 +70,12 @@ class TestLoad:
         assert config.model.model_path == "a=b"
 
     def test_a_whole_section_can_be_overridden(self, run_file: Path) -> None:
-        """It replaces the file's section."""
+        """An override of a whole section replaces the file's section."""
         config = load_config(run_file, ["algorithm={weight_alpha: 2}"])
         assert config.algorithm == AlgorithmSettings(weight_alpha=2.0)
 
     def test_old_responses_get_importance_weights(self) -> None:
-        """Unless the run file sets the learner's, or nothing can be old."""
+        """Old responses get importance weights, unless set otherwise or no response can be old."""
 
         def learner(*overrides: str) -> tuple[str, float | None]:
             found = load_config(None, ["rollout.schedule=asynchronous", *overrides]).learner
@@ -97,7 +97,7 @@ class TestLoad:
         ],
     )
     def test_settings_that_the_gateway_does_not_support(self, change: str) -> None:
-        """One line that names the setting and its value; without a gateway they are valid."""
+        """Settings that a gateway does not support raise an error, and are valid without one."""
         name = change.partition("=")[0]
         with pytest.raises(ConfigError, match=rf"rollout.gateway_port.*{name}="):
             load_config(None, ["rollout.gateway_port=8100", change])
@@ -106,13 +106,13 @@ class TestLoad:
         assert playing.rollout.gateway_port is None
 
     def test_prompt_memory_is_tied_to_the_depth_of_groups(self, run_file: Path) -> None:
-        """Unless it is set; either way the number stands in the settings of the run."""
+        """`memory_length` defaults to `context_length`, and can be set separately."""
         assert load_config(run_file, []).agent.memory_length == 3
         both = ["algorithm.context_length=4", "agent.memory_length=0"]
         assert load_config(run_file, both).agent.memory_length == 0
 
     def test_estimators_have_the_defaults_of_their_package(self) -> None:
-        """Each field of theirs is a setting, and arrives."""
+        """Estimator settings have the defaults of their package, and all fields are passed on."""
         assert AlgorithmSettings().estimator_settings() == EstimatorSettings()
         changed = EstimatorSettings(4, 2.0, "mean", "released", 0.5, 0.9, 0.8)
         settings = AlgorithmSettings(**asdict(changed))
@@ -120,10 +120,10 @@ class TestLoad:
 
 
 class TestExtends:
-    """`extends` names a run file beside this one; what is not said here is taken from there."""
+    """`extends` names a base run file, whose settings apply unless this file sets them."""
 
     def test_sections_merge_key_by_key(self, run_file: Path) -> None:
-        """Values and lists are replaced, a chain of files is followed, overrides come last."""
+        """Sections merge by key along a chain of files, lists are replaced, overrides come last."""
         middle = run_file.with_name("middle.yaml")
         middle.write_text(
             "extends: run.yaml\nalgorithm: {gamma: 0.8}\n"
@@ -142,21 +142,21 @@ class TestExtends:
         assert load_config(middle, []).name == "small"
 
     def test_paths_are_those_of_the_file_that_extends(self, run_file: Path) -> None:
-        """Not of the working directory."""
+        """`extends` is relative to the file that contains it, not to the working directory."""
         (run_file.parent / "inner").mkdir()
         inner = run_file.parent / "inner" / "deep.yaml"
         inner.write_text("extends: ../run.yaml\n")
         assert load_config(inner, []) == load_config(run_file, [])
 
     def test_a_null_section_of_the_base_is_filled(self, run_file: Path) -> None:
-        """As it is replaced when the file itself names the section."""
+        """A null section of the base file can be set by the extending file."""
         run_file.write_text("algorithm:\n")
         child = run_file.with_name("child.yaml")
         child.write_text("extends: run.yaml\nalgorithm: {gamma: 0.7}\n")
         assert load_config(child, []).algorithm.gamma == 0.7
 
     def test_files_that_extend_each_other(self, run_file: Path) -> None:
-        """One line that shows the way round, for a circle of two and of one."""
+        """A cycle of one or two files raises a one-line error that shows the cycle."""
         other = run_file.with_name("other.yaml")
         run_file.write_text("extends: other.yaml\n")
         other.write_text("extends: ./run.yaml\n")
@@ -166,7 +166,7 @@ class TestExtends:
         assert message_of(run_file).endswith(f"{run_file} -> {other} -> {other}")
 
     def test_a_missing_base_is_named_with_its_child(self, run_file: Path) -> None:
-        """Both files, so that the misspelt line is found."""
+        """The error for a missing base file names both files."""
         run_file.write_text("extends: no.yaml\n")
         base = run_file.with_name("no.yaml")
         assert message_of(run_file) == (
@@ -175,12 +175,12 @@ class TestExtends:
 
     @pytest.mark.parametrize("value", ["3", "[run.yaml]", "null"])
     def test_extends_names_one_file(self, run_file: Path, value: str) -> None:
-        """Anything else is refused."""
+        """`extends` must name one file; other values are refused."""
         run_file.write_text(f"extends: {value}\n")
         assert message_of(run_file).startswith(f"{run_file}: extends must name one run file (got ")
 
     def test_errors_of_the_base_name_the_base(self, run_file: Path) -> None:
-        """It is the file to mend."""
+        """An error in the base file names the base file."""
         child = run_file.with_name("child.yaml")
         child.write_text("extends: run.yaml\n")
         run_file.write_text("a: [1\nb: 2\n")
@@ -189,7 +189,7 @@ class TestExtends:
 
 class TestErrors:
     def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
-        """At the top and in a section; in a section its own keys are listed."""
+        """An unknown key's error lists the available keys, of its section or of the top level."""
         message = message_of(run_file, "algorithm.gama=0.9")
         assert message.startswith("unknown config key algorithm.gama; available: ")
         assert message.partition(": ")[2].split(", ") == list(AlgorithmSettings.model_fields)
@@ -232,13 +232,13 @@ class TestErrors:
     def test_a_wrong_value_names_its_key(
         self, run_file: Path, override: str, expected: str
     ) -> None:
-        """The message has the key, what is asked for and what was given."""
+        """The error contains the key, the expected value and the given value."""
         with pytest.raises(ConfigError, match=expected):
             load_config(run_file, [override])
         message_of(run_file, override)
 
     def test_files_that_are_no_config(self, tmp_path: Path) -> None:
-        """A missing file, a directory, broken YAML and YAML of another shape."""
+        """A missing file, a directory, broken YAML and YAML without sections are refused."""
         path = tmp_path / "run.yaml"
         assert message_of(path) == f"cannot read the config {path}: No such file or directory"
         assert message_of(tmp_path).startswith(f"cannot read the config {tmp_path}: ")
@@ -250,14 +250,14 @@ class TestErrors:
 
 
 def test_largest_seed(run_file: Path) -> None:
-    """All that take a seed take it."""
+    """NumPy and PyTorch accept the largest seed."""
     config = load_config(run_file, ["seed=4294967295"])
     np.random.seed(config.seed)
     torch.manual_seed(config.seed)
 
 
 def test_infinite_bounds(run_file: Path) -> None:
-    """Gradients of any norm; importance weights without an upper bound."""
+    """Gradient clipping and the upper bound of importance weights can be infinite."""
     config = load_config(
         run_file,
         [
@@ -271,7 +271,7 @@ def test_infinite_bounds(run_file: Path) -> None:
 
 
 def test_saved_settings_load_again(run_file: Path, tmp_path: Path) -> None:
-    """The file holds every setting and gives the same config."""
+    """A saved file contains every setting and loads as the same config."""
     overrides = ["learner.lr=3e-7", "env.options.task_types=[a, b]", "minutes=0.5"]
     config = load_config(run_file, overrides)
     save_config(config, tmp_path / "saved.yaml")
@@ -282,7 +282,7 @@ def test_saved_settings_load_again(run_file: Path, tmp_path: Path) -> None:
 
 
 def test_every_field_is_documented() -> None:
-    """The docstrings under the fields are the help of the settings."""
+    """Every field has a docstring, which is the setting's help text."""
     for name, field in RunConfig.model_fields.items():
         section = field.annotation
         if not hasattr(section, "model_fields"):
@@ -293,7 +293,7 @@ def test_every_field_is_documented() -> None:
 
 
 class TestNames:
-    """A bare name is that of a run file in tuned_examples/, from any folder."""
+    """A bare name refers to a run file in tuned_examples/, from any working directory."""
 
     @pytest.fixture(autouse=True)
     def _elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +318,7 @@ class TestNames:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples(path: Path) -> None:
-    """Every example loads, is named after its file and begins with its own command."""
+    """Every example loads, is named after its file and starts with its own command."""
     assert load_config(path, []).name == path.stem
     first = path.read_text().splitlines()[0]
     assert first.startswith("# ")
@@ -326,5 +326,5 @@ def test_examples(path: Path) -> None:
 
 
 def test_there_are_examples() -> None:
-    """The test above would pass without any."""
+    """There are examples, as `test_examples` would pass without any."""
     assert EXAMPLES

@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the settings are."""
+"""docs/configuration.md documents the settings."""
 
 from typing import Literal
 
@@ -31,7 +31,7 @@ class Sample(Section):
 
 
 def test_the_page_is_up_to_date() -> None:
-    """The page must be regenerated after a change of the settings."""
+    """The page equals its generated version (regenerate it after changing settings)."""
     written = config_reference.PAGE.read_text()
     assert written == config_reference.render(), "run: python docs/config_reference.py"
 
@@ -43,7 +43,7 @@ def test_the_page_and_the_dashboard_of_the_metrics_are_up_to_date() -> None:
 
 
 def test_every_setting_is_there() -> None:
-    """Under the heading of its section."""
+    """Every setting is listed under the heading of its section."""
     page = config_reference.render()
     for name, value in RunConfig():
         if not isinstance(value, Section):
@@ -67,5 +67,5 @@ def test_every_setting_is_there() -> None:
     ],
 )
 def test_a_row(name: str, row: str) -> None:
-    """Values with their bounds, the default as a run file has it, the docstring on one line."""
+    """A row has the type with its bounds, the default in YAML and the docstring on one line."""
     assert row in config_reference._table({name: Sample.model_fields[name]}).splitlines()

@@ -1,4 +1,4 @@
-"""What can be checked of docker/ without a container engine."""
+"""Checks of docker/ that need no container engine."""
 
 import re
 from pathlib import Path
@@ -21,7 +21,7 @@ IGNORED = (".git", ".env", ".venv", "data", "runs", "models", "tests", "docker")
 
 
 def instructions() -> list[tuple[str, str]]:
-    """``(FROM, image)``, …: continued lines joined, comments left out."""
+    """Return instructions such as ``(FROM, image)``: continued lines joined, no comments."""
     lines = [x for x in DOCKERFILE.read_text().splitlines() if not x.lstrip().startswith("#")]
     joined = "\n".join(lines).replace("\\\n", " ")
     pairs = [line.split(None, 1) for line in joined.splitlines() if line.strip()]
@@ -33,7 +33,7 @@ def arguments(name: str) -> list[str]:
 
 
 def in_context(path: str) -> bool:
-    """Whether .dockerignore, a list of what is let in, lets a path of the checkout through."""
+    """Return whether .dockerignore, which is an allow list, includes a path of the checkout."""
     lines = (ROOT / ".dockerignore").read_text().splitlines()
     rules = [line for line in lines if line and not line.startswith("#")]
     assert rules[0] == "*", "an allow list begins with leaving everything out"
@@ -47,7 +47,7 @@ class TestDockerfile:
         assert image.startswith("python:3.11.")
 
     def test_runs_as_a_user_whose_number_is_known(self) -> None:
-        """A number, so that an orchestrator can see that it is not root."""
+        """The user is given by number, so that an orchestrator can see that it is not root."""
         steps = instructions()
         (number,) = [i for i, (name, _) in enumerate(steps) if name == "USER"]
         assert steps[number][1] == "1000:1000"
@@ -62,7 +62,7 @@ class TestDockerfile:
                 assert source == "." or in_context(source)
 
     def test_installs_what_the_project_installs(self) -> None:
-        """Before the code comes in, so that the layer outlives changes of the code."""
+        """Packages are installed before the code is copied, so that the layer stays cached."""
         names = [name for name, _ in instructions()]
         installs = [
             i
@@ -75,7 +75,7 @@ class TestDockerfile:
         assert "HGPO_BACKEND=$HGPO_BACKEND" in arguments("ENV")
 
     def test_packages_of_the_project_are_known_before_their_code(self) -> None:
-        """An editable install finds the packages that are there when it is made."""
+        """Packages are copied before the editable install, which finds only existing ones."""
         early = arguments("COPY")[:-1]
         for package in ("hgpo_rllib", "env_wrappers"):
             assert any(f"{package}/__init__.py" in text for text in early)
@@ -90,7 +90,7 @@ def test_the_context_holds_the_code_and_nothing_private() -> None:
 
 
 def merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """As Compose lays one file over another, for the keys that are mappings."""
+    """Merge mappings as Compose merges one file into another."""
     merged = base | over
     for key in base.keys() & over.keys():
         if isinstance(base[key], dict) and isinstance(over[key], dict):
@@ -108,12 +108,12 @@ def compose(*names: str) -> dict[str, Any]:
 
 @pytest.fixture(params=COMPOSE_FILES, ids=["cpu", "gpu"])
 def services(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The services, without and with GPUs."""
+    """Return the services, without and with GPUs."""
     return compose(*request.param)["services"]
 
 
 def mounts(service: dict[str, Any]) -> dict[str, str]:
-    """Source of each target."""
+    """Return the source of each target."""
     return {entry.split(":")[1]: entry.split(":")[0] for entry in service.get("volumes", [])}
 
 
@@ -139,7 +139,7 @@ class TestCompose:
             assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
 
     def test_no_service_has_more_rights_than_it_needs(self, services: dict[str, Any]) -> None:
-        """No capabilities, no way to get some, and nothing of the host but what is mounted."""
+        """Services have no capabilities, no new privileges and no further access to the host."""
         for service in services.values():
             assert service["cap_drop"] == ["ALL"]
             assert service["security_opt"] == ["no-new-privileges:true"]
@@ -161,7 +161,7 @@ class TestCompose:
     def test_volumes_of_nodes_lie_where_the_image_has_a_folder(
         self, services: dict[str, Any]
     ) -> None:
-        """A volume takes over the owner of the folder it covers; else it would be root's."""
+        """Volumes are mounted on folders of the image and so are not owned by root."""
         (made,) = [text for text in arguments("RUN") if "install -d" in text]
         for name in ("head", "worker"):
             assert set(mounts(services[name])) <= set(made.split())

@@ -1,4 +1,4 @@
-"""Pages are right where a machine can tell: links, names of files, commands, settings, code."""
+"""Checks of the documentation: links, file names, commands, settings and code."""
 
 from pathlib import Path
 
@@ -17,32 +17,32 @@ def page(request: pytest.FixtureRequest) -> Path:
 
 
 def test_links(page: Path) -> None:
-    """Files and headings are there; addresses of other sites are well formed (none is fetched)."""
+    """Linked files and headings exist, and external URLs are well formed (none is fetched)."""
     assert pages.link_problems(page, page.read_text()) == []
 
 
 def test_names_of_files(page: Path) -> None:
-    """Files that the text names are there, and no mark of unfinished work is left."""
+    """Files named in the text exist, and no placeholder is left."""
     assert pages.path_problems(page.read_text()) == []
 
 
 def test_commands(page: Path) -> None:
-    """`hgpo` and `make` would take them: sub-commands, options, run files, overrides."""
+    """`hgpo` and `make` commands are valid: sub-commands, options, run files and overrides."""
     assert pages.command_problems(page.read_text()) == []
 
 
 def test_run_files(page: Path) -> None:
-    """Settings in blocks of YAML are settings."""
+    """YAML blocks contain only existing settings."""
     assert pages.yaml_problems(page.read_text()) == []
 
 
 def test_code(page: Path) -> None:
-    """Python compiles and imports; where a block of text follows, that is what it prints."""
+    """Python blocks compile, import and print the block of text that follows them."""
     assert pages.python_problems(page.read_text()) == []
 
 
 def test_every_page_is_reached() -> None:
-    """From the README or the quick start, by links from page to page."""
+    """Every page is reachable by links from the README or the quick start."""
     reached, new = set(), {ROOT / "README.md", ROOT / "docs/quickstart.md"}
     while new:
         reached |= new
@@ -74,7 +74,7 @@ HERE = ROOT / "docs" / "concepts.md"
     ],
 )
 def test_broken_links_are_found(text: str, problem: str) -> None:
-    """One of each kind."""
+    """Each kind of broken link is found."""
     assert pages.link_problems(HERE, text) == [problem]
 
 
@@ -91,7 +91,7 @@ def test_broken_links_are_found(text: str, problem: str) -> None:
     ],
 )
 def test_good_links_pass(text: str) -> None:
-    """Text that is not a link passes too."""
+    """Valid links pass, and so does text that is not a link."""
     assert pages.link_problems(HERE, text) == []
 
 
@@ -104,7 +104,7 @@ def test_good_links_pass(text: str) -> None:
     ],
 )
 def test_missing_files_are_found(text: str, problems: list[str]) -> None:
-    """Those under folders of the repository; patterns may match anything."""
+    """Missing files in folders of the repository are found; patterns may match any file."""
     assert pages.path_problems(text) == problems
 
 
@@ -130,7 +130,7 @@ def test_missing_files_are_found(text: str, problems: list[str]) -> None:
     ],
 )
 def test_broken_commands_are_found(command: str, part: str) -> None:
-    """One problem each, which names the part that is wrong."""
+    """A broken command gives one problem, which names the invalid part."""
     (problem,) = pages.command_problems(f"text\n\n```bash\n{command}\n```\n")
     assert problem.startswith("line 4: ")
     assert part in problem.partition(": ")[2].partition(": ")[2]
@@ -149,7 +149,7 @@ def test_broken_commands_are_found(command: str, part: str) -> None:
     ],
 )
 def test_good_commands_pass(command: str) -> None:
-    """Placeholders, synopses, pipes, other programs."""
+    """Placeholders, synopses, pipes and other programs pass."""
     assert pages.command_problems(f"```\n{command}\n```") == []
 
 
@@ -168,14 +168,14 @@ def test_good_commands_pass(command: str) -> None:
     ],
 )
 def test_broken_blocks_are_found(block: str, part: str) -> None:
-    """Settings, syntax, imports, output."""
+    """Unknown settings, syntax errors, unknown imports and wrong output are found."""
     text = f"```{block}\n```\n"
     (problem,) = [*pages.yaml_problems(text), *pages.python_problems(text)]
     assert part in problem
 
 
 def test_good_blocks_pass() -> None:
-    """YAML of other programs is not checked."""
+    """Valid blocks pass, including YAML of other programs."""
     text = (
         "```yaml\nservices:\n  head: {image: x}\n```\n```python\nprint(2)\n```\n```text\n2\n```\n"
     )

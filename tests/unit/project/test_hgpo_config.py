@@ -1,4 +1,4 @@
-"""Settings of an RLlib config: fields, ranges, and those of a run file."""
+"""Settings of an RLlib config: fields, ranges, and conversion from a run file."""
 
 import re
 from pathlib import Path
@@ -20,25 +20,25 @@ FLAT_NAMES = [name for section in FLAT_SECTIONS.values() for name in section.mod
 
 
 def test_flat_names_are_unique() -> None:
-    """No section's field hides another's."""
+    """Field names are unique across sections."""
     assert len(FLAT_NAMES) == len(set(FLAT_NAMES))
 
 
 def test_only_intended_names_are_rllib_ones() -> None:
-    """A field that is an RLlib setting too must mean the same there."""
+    """Only fields with the same meaning as in RLlib share a name with an RLlib setting."""
     rllib = AlgorithmConfig()
     shared = {name for name in FLAT_NAMES if hasattr(rllib, name)}
     assert shared == {"lr", "gamma", "grad_clip", "num_epochs", "minibatch_size"}
 
 
 def test_defaults_are_those_of_the_sections() -> None:
-    """The builder has no defaults of its own."""
+    """The builder's defaults are those of the sections."""
     for section in FLAT_SECTIONS.values():
         assert HGPOConfig().settings(section) == section()
 
 
 def test_training_sets_fields() -> None:
-    """Fields of the sections and RLlib's own settings, in one call."""
+    """`training` sets fields of sections and RLlib's own settings in one call."""
     config = HGPOConfig().training(weight_alpha=0.5, lr=1e-4, train_batch_size=77)
     assert config.settings(AlgorithmSettings) == AlgorithmSettings(weight_alpha=0.5)
     assert config.settings(LearnerSettings) == LearnerSettings(lr=1e-4)
@@ -47,7 +47,7 @@ def test_training_sets_fields() -> None:
 
 
 def test_training_refuses_unknown_names() -> None:
-    """A misspelt field is an error, not a new attribute."""
+    """A misspelled field raises TypeError instead of setting a new attribute."""
     with pytest.raises(TypeError, match="weight_alfa"):
         HGPOConfig().training(weight_alfa=0.5)
 
@@ -58,7 +58,7 @@ def test_training_refuses_unknown_names() -> None:
     ids=lambda change: next(iter(change)),
 )
 def test_validate_refuses_what_a_run_file_may_not_hold(change: dict[str, Any]) -> None:
-    """Ranges hold on both ways to a config."""
+    """`validate` checks the same ranges as loading a run file."""
     HGPOConfig().training(model_path="x").validate()
     with pytest.raises(ValueError, match=next(iter(change))):
         HGPOConfig().training(model_path="x", **change).validate()
@@ -132,7 +132,7 @@ OF_THE_ENGINE = (
 def test_settings_that_do_not_fit_together(
     algorithm: dict[str, Any], learner: dict[str, Any], message: str
 ) -> None:
-    """One line, on both ways to a config."""
+    """Conflicting settings raise the same error from a run file and from `validate`."""
     with pytest.raises(ConfigError) as error:
         parse_config({"algorithm": algorithm, "learner": learner})
     assert str(error.value) == message
@@ -142,7 +142,7 @@ def test_settings_that_do_not_fit_together(
 
 
 def test_groups_of_one_name_the_estimator_that_compares() -> None:
-    """Also one of a role."""
+    """The error for groups of one names the comparing estimator, including that of a role."""
     algorithm = {"estimator": "reinforce", "role_estimators": {"planner": "grpo"}}
     with pytest.raises(ConfigError) as error:
         parse_config({"algorithm": algorithm, "rollout": {"group_size": 1}})
@@ -158,7 +158,7 @@ def test_a_teacher_and_estimators_of_roles() -> None:
 
 
 def test_sharing_parameters() -> None:
-    """Takes several learners, on both ways to a config."""
+    """`shard_parameters` requires several learners, in run files and in `validate`."""
     chosen, message = {"shard_parameters": True}, "num_learners of 2 or more, not 0"
     with pytest.raises(ConfigError, match=message):
         parse_config({"learner": chosen})
@@ -168,20 +168,20 @@ def test_sharing_parameters() -> None:
 
 
 def test_validate_asks_for_a_model() -> None:
-    """There is no default model."""
+    """`validate` requires a model path, which has no default."""
     with pytest.raises(ValueError, match="model_path is not set"):
         HGPOConfig().validate()
 
 
 def test_prompt_memory_is_tied_to_the_depth_of_groups() -> None:
-    """Unless it is set apart; 0 is a setting too."""
+    """`memory_length` defaults to `context_length`, unless it is set, even to 0."""
     config = HGPOConfig().training(context_length=4)
     assert config.prompt_memory_length == 4
     assert config.training(memory_length=0).prompt_memory_length == 0
 
 
 def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Actors run in other folders. Names of a hub's models and of templates stay."""
+    """Paths become absolute for the actors; names of hub models and templates do not change."""
     monkeypatch.chdir(tmp_path)
     Path("model").mkdir()
     paths = ["model.model_path=model", "env.data=games", "agent.prompt=mine.jinja"]
@@ -199,7 +199,7 @@ def test_paths_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_run_files_reach_the_algorithm(path: Path) -> None:
-    """Every field of every section of the examples arrives."""
+    """Every field of every section of an example is passed to the algorithm's config."""
     data = [] if path.stem == "mixture_pocket" else ["env.data=/games"]
     run = with_absolute_paths(load_config(path, ["model.model_path=x", "seed=5", *data]))
     config = HGPOConfig.from_run_config(run)

@@ -1,4 +1,4 @@
-"""requirements/install.py: its checks, and how it recognizes its own work."""
+"""requirements/install.py: its checks, and how it recognizes an earlier install."""
 
 import importlib.util
 import os
@@ -47,7 +47,7 @@ def fake_tools(folder: Path, **scripts: str) -> Path:
 
 
 def run_setup(checkout: Path, path: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run setup with PATH and variables of our choice."""
+    """Run setup with the given PATH and variables."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith("HGPO_")}
     return subprocess.run(
         [sys.executable, str(checkout / "requirements" / "install.py")],
@@ -59,7 +59,7 @@ def run_setup(checkout: Path, path: Path, **variables: str) -> subprocess.Comple
 
 
 def assert_bad_machine(result: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Demand exit code 2 and exactly one line on standard error that holds all the words."""
+    """Assert exit code 2 and exactly one line on standard error that contains all words."""
     assert result.returncode == 2
     lines = result.stderr.splitlines()
     assert len(lines) == 1, result.stderr

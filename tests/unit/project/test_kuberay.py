@@ -1,4 +1,4 @@
-"""What can be checked of docker/kuberay/ and docker/serve.yaml without Kubernetes.
+"""Checks of docker/kuberay/ and docker/serve.yaml that need no Kubernetes.
 
 No package has the schemas of KubeRay's resources. `FIELDS` is from their reference in Ray's docs.
 """
@@ -58,7 +58,7 @@ def container(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def resources(group: dict[str, Any]) -> dict[str, float]:
-    """What KubeRay has `ray start` offer, from the limits unless the parameters say it."""
+    """Return the resources of a node in Ray, from its limits unless its parameters set them."""
     limits, parameters = container(group)["resources"]["limits"], group["rayStartParams"]
     offered = {"CPU": float(parameters.get("num-cpus", limits["cpu"]))}
     if "nvidia.com/gpu" in limits:
@@ -72,7 +72,7 @@ def gib(quantity: str) -> int:
 
 
 def run_config(manifest: Path) -> RunConfig:
-    """The settings of the run that a RayJob starts, in the image's folder /app."""
+    """Return the settings of the run that a RayJob starts in the image's folder /app."""
     program, command, file, *overrides = shlex.split(read(manifest)["spec"]["entrypoint"])
     assert (program, command) == ("hgpo", "train")
     return load_config(ROOT / Path(file).relative_to("/app"), overrides)
@@ -99,7 +99,7 @@ class TestManifest:
             assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
 
     def test_every_node_wants_the_token(self, manifest: Path) -> None:
-        """Since Ray 2.52, which KubeRay looks for in the version."""
+        """Clusters use token authentication and name the Ray version, which KubeRay checks."""
         assert cluster(manifest)["authOptions"] == {"mode": "token"}
         assert cluster(manifest)["rayVersion"] == version("ray")
 
@@ -117,7 +117,7 @@ class TestManifest:
             assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
     def test_rights(self, manifest: Path) -> None:
-        """The image's user, no capabilities, and no way to get some."""
+        """Pods run as the image's user, without capabilities or privilege escalation."""
         for group in groups(manifest):
             pod = group["template"]["spec"]
             assert pod["securityContext"]["runAsUser"] == 1000
@@ -126,7 +126,7 @@ class TestManifest:
             assert rights == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
     def test_volumes(self, manifest: Path) -> None:
-        """Data and runs are in the claim, and Ray's objects fit /dev/shm and the memory."""
+        """Data and runs are in the claim, and Ray's object store fits /dev/shm and the memory."""
         claim = yaml.safe_load((DOCKER / "kuberay" / "storage.yaml").read_text())
         for group in groups(manifest):
             volumes = {v["name"]: v for v in group["template"]["spec"]["volumes"]}
@@ -143,7 +143,7 @@ class TestManifest:
             assert store < gib(shm["sizeLimit"]) < memory
 
     def test_requests_equal_limits(self, manifest: Path) -> None:
-        """Ray counts the limits, and Kubernetes reserves the requests."""
+        """Requests equal limits, as Ray counts the limits and Kubernetes reserves the requests."""
         for group in groups(manifest):
             wanted = container(group)["resources"]
             assert wanted["requests"] == wanted["limits"]
@@ -151,7 +151,7 @@ class TestManifest:
 
 @pytest.mark.parametrize("manifest", [m for m in MANIFESTS if read(m)["kind"] == "RayJob"])
 def test_a_job_has_what_its_run_needs(manifest: Path) -> None:
-    """The resources of `--dry-run`, and no GPU more; results are in the volume."""
+    """A job's nodes provide the run's resources and no extra GPU; results are in the volume."""
     config = run_config(manifest)
     assert (config.output, config.cache) == ("/app/runs", "/app/data")
     nodes = [resources(g) for g in groups(manifest) for _ in range(g.get("replicas", 1))]
@@ -165,7 +165,7 @@ def test_a_job_has_what_its_run_needs(manifest: Path) -> None:
 
 
 def test_the_examples_of_a_cluster_have_room_for_replicas() -> None:
-    """A replica of the pocket example on each worker."""
+    """The example cluster has room for a replica of the pocket example on each worker."""
     manifest = DOCKER / "kuberay" / "raycluster.yaml"
     overrides = ["policy_server.replica_resources={rollout: 1}", "policy_server.num_replicas=2"]
     config = load_config(ROOT / "tuned_examples/alfworld_pocket.yaml", overrides)
@@ -197,7 +197,7 @@ class TestServe:
         assert self.config["http_options"]["host"] == "127.0.0.1"
 
     def test_the_service_deploys_the_same(self) -> None:
-        """For clients in other pods, which need the key."""
+        """The RayService deploys the same application, with a key for clients in other pods."""
         manifest = DOCKER / "kuberay" / "rayservice.yaml"
         deployed = serve_config(read(manifest)["spec"]["serveConfigV2"])
         assert deployed["applications"] == self.config["applications"]
@@ -207,7 +207,7 @@ class TestServe:
             assert "secretKeyRef" in key["valueFrom"]
 
     def test_pods_and_replicas_scale_alike(self) -> None:
-        """Each worker has room for one replica."""
+        """Pods and replicas scale within the same limits, with one replica per worker."""
         (workers,) = cluster(DOCKER / "kuberay" / "rayservice.yaml")["workerGroupSpecs"]
         (deployment,) = self.config["applications"][0]["deployments"]
         scaling = deployment["autoscaling_config"]

@@ -1,4 +1,4 @@
-"""examples/hgpo_minimal.py computes what the full system computes."""
+"""examples/hgpo_minimal.py computes the same values as the full system."""
 
 import ast
 import random
@@ -75,7 +75,7 @@ def record(env: gymnasium.Env, game: int, member: int) -> Trajectory:
 
 
 def minimal_trajectory(trajectory: Trajectory) -> minimal.Trajectory:
-    """The same episode in the example's form."""
+    """Return the same episode in the example's format."""
     return [
         minimal.Step(t.observation, t.action, t.is_valid, [], [], NO_TOKENS, step.reward)
         for t, step in zip(trajectory.turns, trajectory.steps, strict=True)
@@ -85,7 +85,7 @@ def minimal_trajectory(trajectory: Trajectory) -> minimal.Trajectory:
 def minimal_scores(
     recorded: list[list[Trajectory]], settings: AlgorithmSettings
 ) -> list[minimal.Step]:
-    """All recorded steps with the returns and advantages of the example."""
+    """Return all recorded steps with the example's returns and advantages."""
     groups = [[minimal_trajectory(trajectory) for trajectory in group] for group in recorded]
     for group in groups:
         for trajectory in group:
@@ -96,11 +96,11 @@ def minimal_scores(
 
 class TestFile:
     def test_it_can_be_read_in_one_sitting(self) -> None:
-        """At most 350 lines."""
+        """The example has at most 350 lines."""
         assert len(SOURCE.read_text().splitlines()) <= 350
 
     def test_the_method_is_in_the_file(self) -> None:
-        """What it imports of this project: environments, and what makes the games and the model."""
+        """The example imports only environments, configs and the warm start from this project."""
         nodes = list(ast.walk(ast.parse(SOURCE.read_text())))
         modules = {a.name for node in nodes if isinstance(node, ast.Import) for a in node.names}
         modules |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
@@ -117,7 +117,7 @@ class TestFile:
         }
 
     def test_settings(self) -> None:
-        """They are those of the same experiment in the full system."""
+        """The example's settings equal those of the same experiment in the full system."""
         config = load_config(RUN_FILE, [])
         expected = {
             "games": config.games.train,
@@ -152,7 +152,7 @@ class TestFile:
 class TestAgent:
     @pytest.mark.parametrize("memory_length", [0, 1, 2, 5])
     def test_prompts(self, recorded: list[list[Trajectory]], memory_length: int) -> None:
-        """Of every step that was recorded."""
+        """The prompts of every recorded step equal the full system's."""
         agent = TextRenderer(AgentSettings(prompt="alfworld_compact", memory_length=memory_length))
         for trajectory in (t for group in recorded for t in group):
             memory = Memory()
@@ -174,7 +174,7 @@ class TestAgent:
         )
     )
     def test_parsing(self, parts: list[str]) -> None:
-        """Of responses with tags in any order."""
+        """Responses with tags in any order are parsed as in the full system."""
         response = "".join(parts)
         expected = parse_completion(response)
         assert minimal.parse_response(response) == (expected.action, expected.is_valid)
@@ -186,7 +186,7 @@ class TestAdvantages:
     def test_recorded_episodes(
         self, recorded: list[list[Trajectory]], context_length: int, weight_alpha: float
     ) -> None:
-        """From rewards to advantages, against the whole path of the system."""
+        """Returns and advantages of recorded episodes equal the full system's."""
         settings = AlgorithmSettings(context_length=context_length, weight_alpha=weight_alpha)
         scored = score([trajectory for group in recorded for trajectory in group], settings)
         steps = minimal_scores(recorded, settings)
@@ -196,7 +196,7 @@ class TestAdvantages:
         np.testing.assert_allclose(advantages, scored.advantage, rtol=0, atol=1e-9)
 
     def test_the_recorded_episodes_say_something(self, recorded: list[list[Trajectory]]) -> None:
-        """Otherwise the test above would compare nothing: every depth and weight matters in it."""
+        """Every depth and weight changes the advantages, so that comparing them is meaningful."""
         for group in recorded:
             won = [trajectory.steps[-1].terminated for trajectory in group]
             assert 0 < sum(won) < len(won)
@@ -217,7 +217,7 @@ class TestAdvantages:
 
     @pytest.mark.parametrize("returns", [[0.1, 0.2, 0.3], [0.1, 0.1, 0.1]])
     def test_rounding_is_no_advantage(self, returns: list[float]) -> None:
-        """A return that equals the mean has the advantage 0, which takes no weight."""
+        """A return that equals the mean up to rounding has the advantage 0."""
         group = [[minimal.Step("", "", True, [], [], NO_TOKENS, step_return=r)] for r in returns]
         minimal.set_advantages(group, context_length=0, weight_alpha=1.0)
         assert group[1][0].advantage == 0
@@ -226,7 +226,7 @@ class TestAdvantages:
     def test_random_batches(
         self, batch: list[Any], context_length: int, weight_alpha: float
     ) -> None:
-        """Few states: large groups, repeated visits. Returns in tenths: means that are rounded."""
+        """Advantages equal the estimator's on random batches with few states and rounded means."""
         group = [
             [
                 minimal.Step(str(state), "", True, [], [], NO_TOKENS, step_return=value * 0.4)
@@ -250,7 +250,7 @@ class TestAdvantages:
 
 
 def tiny_model(seed: int) -> PreTrainedModel:
-    """A random model in float64."""
+    """Return a random model in float64."""
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(QWEN).double().eval()
 
@@ -261,7 +261,7 @@ def system_loss(
     columns: dict[str, Tensor],
     settings: LearnerSettings,
 ) -> tuple[Tensor, Tensor]:
-    """Loss and KL of a mini-batch, as the learner computes them."""
+    """Return the loss and KL of a mini-batch as the learner computes them."""
     (part,) = plan_update(columns, settings, np.random.default_rng(0))
     tokens = token_batch(columns, part.trained, torch.device("cpu"))
     weight = torch.zeros(len(columns["advantage"]), dtype=torch.float64)
@@ -275,7 +275,7 @@ def system_loss(
 
 
 def minimal_steps(columns: dict[str, Tensor]) -> list[minimal.Step]:
-    """The same steps in the example's form."""
+    """Return the same steps in the example's format."""
     steps = []
     for i, advantage in enumerate(columns["advantage"].tolist()):
         prompt = columns["prompt_ids"][i, : columns["prompt_length"][i]].tolist()
@@ -288,7 +288,7 @@ def minimal_steps(columns: dict[str, Tensor]) -> list[minimal.Step]:
 class TestLoss:
     @pytest.mark.parametrize("noise", [0.0, 0.4, 30.0])
     def test_loss_and_gradient(self, noise: float) -> None:
-        """From token ids on, in float64; with more noise, more ratios are clipped or clamped."""
+        """Loss and gradient equal the learner's; more noise clips or clamps more ratios."""
         model, reference = tiny_model(0), tiny_model(1)
         columns = make_columns(model, steps=24, noise=noise)
         settings = LearnerSettings(minibatch_size=24)
@@ -307,7 +307,7 @@ class TestLoss:
 
 class TestPlaying:
     def test_log_probabilities_of_samples(self) -> None:
-        """`sample` reports what the update computes, for prompts of any length: the ratio is 1."""
+        """`sample` returns the log-probabilities that the update computes for any prompt."""
         model = tiny_model(0)
         model.generation_config.eos_token_id = model.generation_config.pad_token_id = 7
         prompts = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3], [5, 8]] * 8
@@ -327,7 +327,7 @@ class TestPlaying:
             assert step.response[-1] == 7 or len(step.response) == 12
 
     def test_any_token_can_be_sampled(self) -> None:
-        """Not only the 50 most likely ones, transformers' default."""
+        """Sampling is not limited to the 50 most likely tokens, the default of transformers."""
         torch.manual_seed(0)
         config = Qwen2Config(**QWEN.to_dict() | {"vocab_size": 200, "initializer_range": 1e-3})
         model = Qwen2ForCausalLM(config).eval()
@@ -336,7 +336,7 @@ class TestPlaying:
         assert len(firsts) > 150
 
     def test_groups(self, generated_games: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Members of a group play one game; what the model said is what the environment got."""
+        """Members of a group play the same game, with the actions parsed from the responses."""
         texts = ["<think>why</think><action>look</action>", "Actions: go to desk 1, open drawer 2"]
         tokenizer = train_tokenizer(texts, ["go", "to"], 300)
         end = tokenizer.eos_token_id
@@ -366,7 +366,7 @@ class TestPlaying:
 def scripted_sample(
     encode: Callable[..., list[int]], decode: Callable[..., str], end: int
 ) -> Callable[..., list[tuple[list[int], Tensor]]]:
-    """A stand-in for `sample` that answers by the number of the turn in the prompt."""
+    """Return a stand-in for `sample` whose response depends on the prompt's step number."""
     texts = {
         "1": "<think>why</think><action>Look</action>",
         "2": "<think>why</think><action> inventory </action>",

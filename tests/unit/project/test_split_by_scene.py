@@ -9,7 +9,7 @@ from tests.paths import ROOT
 
 
 def test_splits_share_no_scenes(tmp_path: Path) -> None:
-    """Of each kind of room, half of the scenes train, a sixth are dev and a third test."""
+    """Of each room type, half of the scenes are train, a sixth dev and a third test."""
     for number, scene in enumerate([*range(1, 13), *range(301, 307)]):
         for trial in range(1 + scene % 2):
             split = ("train", "valid_seen")[(number + trial) % 2]

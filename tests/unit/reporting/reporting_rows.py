@@ -1,4 +1,4 @@
-"""What runs record and what pictures show, for the tests of the reports."""
+"""Recorded rows and contents of plots for the tests of reports."""
 
 import gzip
 import json
@@ -147,7 +147,7 @@ def make_run(path, before=0.20, after=0.36, seed=1, error=0.03, **algorithm):
 
 
 def crash(path):
-    """Leave what a run leaves that ended in its first minutes, in the middle of a line."""
+    """Leave the files of a run that crashed early, in the middle of writing a line."""
     for name in ("summary.json", "evaluation.jsonl", "episodes/iteration_0004.jsonl.gz"):
         (path / name).unlink()
     rows = [json.dumps(metrics_row(iteration)) for iteration in (1, 2)]
@@ -159,12 +159,12 @@ DRAWN = {}
 
 
 def panels(run_dirs, name):
-    """The panels of one picture by title."""
+    """Return the panels of one plot by title."""
     return {axes.get_title("left"): axes for axes in drawn(*run_dirs)[name].axes}
 
 
 def drawn(*run_dirs):
-    """The pictures of a report on these runs, drawn once for all tests that have the same runs."""
+    """Return the plots of a report on these runs, cached for tests with the same runs."""
     files = [(path.name, file) for path in run_dirs for file in sorted(path.rglob("*.*"))]
     content = tuple((run, file.name, file.read_bytes()) for run, file in files)
     if content not in DRAWN:
@@ -174,7 +174,7 @@ def drawn(*run_dirs):
 
 
 def lines(axes):
-    """Label to (x, y) of every line; lines without a name are not in it."""
+    """Return (x, y) of every named line by label."""
     return {
         line.get_label(): (list(line.get_xdata()), list(line.get_ydata()))
         for line in axes.lines
@@ -183,7 +183,7 @@ def lines(axes):
 
 
 def curves(axes):
-    """Color to (x, y) of every line."""
+    """Return (x, y) of every line by color."""
     return {
         line.get_color(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines
     }

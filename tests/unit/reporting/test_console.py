@@ -1,4 +1,4 @@
-"""What the console prints during training."""
+"""The console output of training."""
 
 import io
 import logging
@@ -18,7 +18,7 @@ TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
 
 
 def events(stream):
-    """The lines without their times of day."""
+    """Return the lines without their timestamps."""
     lines = stream.getvalue().splitlines()
     assert all(re.match(f"{TIME} ", line) for line in lines)
     return [line.partition(" ")[2] for line in lines]
@@ -146,12 +146,12 @@ class TestConsole:
 
 
 class TestWarnings:
-    """What this project logs looks like the lines of the console."""
+    """Warnings of this project are logged in the format of the console."""
 
     WARNING = "policy server: no replica is running"
 
     def test_on_standard_error(self, capsys):
-        """As long as the block lasts, once each, with the time of day."""
+        """Within the block, a warning is logged once to standard error with a timestamp."""
         with log_events():
             logging.getLogger("hgpo_rllib.policy_server.replicas").warning(self.WARNING)
         assert re.fullmatch(f"{TIME} {self.WARNING}\n", capsys.readouterr().err)

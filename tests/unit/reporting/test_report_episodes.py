@@ -1,4 +1,4 @@
-"""Which episodes a report holds, and how they are packed."""
+"""The episodes that a report contains, and how they are packed."""
 
 import json
 
@@ -20,7 +20,7 @@ def write(run_dir, iteration, episodes):
 
 
 def grouped(group, outcomes, advantages=(0.5, -0.5)):
-    """A group whose members succeed or not."""
+    """Return a group of episodes with the given outcomes."""
     return [
         episode(f"member_{i}", won, list(advantages)) | {"group": group, "game": f"games/{group}"}
         for i, won in enumerate(outcomes)
@@ -28,7 +28,7 @@ def grouped(group, outcomes, advantages=(0.5, -0.5)):
 
 
 def test_unclosed_thoughts_are_packed_in_linear_time(run_dir):
-    """From each of these tags on, a regular expression looked for an end: for hours."""
+    """Packing many unclosed tags takes linear time (a regular expression took hours)."""
     members = grouped("group", [True, False])
     members[0]["steps"][0] |= {"completion": "<think>" * 350_000}
     write(run_dir, 9, members)

@@ -1,4 +1,4 @@
-"""The pictures of a report: what is drawn from what was recorded."""
+"""The plots of a report: the values drawn from recorded runs."""
 
 import math
 from itertools import pairwise
@@ -40,7 +40,7 @@ NAMES = {
 
 @pytest.fixture
 def diagnosed(run_dir):
-    """A run whose first iteration was recorded before there were diagnostics."""
+    """Return a run whose first iteration has no diagnostics."""
     rows = [metrics_row(i) | (diagnostics_row(i) if i > 1 else {}) for i in range(1, 5)]
     write_jsonl(run_dir / "metrics.jsonl", rows)
     return run_dir
@@ -48,7 +48,7 @@ def diagnosed(run_dir):
 
 @pytest.fixture
 def several(tmp_path):
-    """Two seeds of one estimator and one of another, with other numbers."""
+    """Return runs of two seeds of one estimator and one seed of another, with different values."""
     runs = [
         make_run(tmp_path / f"{name}{seed}", after=after, seed=seed, estimator=name)
         for name, seed, after in (("hgpo", 0, 0.5), ("hgpo", 1, 0.7), ("grpo", 0, 0.4))
@@ -80,7 +80,7 @@ def test_panels_without_content_are_left_out(run_dir):
 
 
 def test_titles_fit_over_their_panels(run_dir, several):
-    """With everything recorded that there is a panel for."""
+    """Titles are no wider than their panels if every metric with a panel is recorded."""
     rows = [
         metrics_row(i) | diagnostics_row(i) | dict.fromkeys(METRICS, 0.5) | {"iteration": i}
         for i in range(1, 5)
@@ -237,7 +237,7 @@ class TestGroupSizes:
 
 
 def test_a_band_down_to_0_is_not_drawn_on_a_log_axis():
-    """It would stretch the axis over ten orders of magnitude."""
+    """A band whose lower edge is almost 0 does not stretch a log axis."""
     values = pd.DataFrame({"mean": [1e-3, 2e-3], "error": 1e-3 * (1 - 1e-9)}, index=[1, 2])
     with mpl.rc_context(STYLE):
         (axes,) = draw_panels([Panel("gap", lines=[Line(values)], log=True)], [], 3.0).axes

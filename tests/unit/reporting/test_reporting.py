@@ -1,4 +1,4 @@
-"""The report of a run: what it reads and the numbers it states."""
+"""The report of a run: the files it reads and the numbers it contains."""
 
 import json
 import math
@@ -25,14 +25,14 @@ from tests.unit.reporting.reporting_rows import (
 
 @pytest.fixture
 def without_plots(monkeypatch):
-    """Leave the pictures out, which take seconds and have tests of their own."""
+    """Skip the plots, which take seconds and have their own tests."""
     monkeypatch.setattr(
         report, "pictures", lambda experiments: {"speed.png": b"PNG", "training.png": b""}
     )
 
 
 def text_of(html):
-    """The page without markup and pictures, white space collapsed."""
+    """Return the page without markup and images, with white space collapsed."""
     body = html.split("<body>")[1]
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
 
@@ -81,7 +81,7 @@ class TestReport:
         ],
     )
     def test_the_duration_of_a_resumed_run(self, run_dir, clock, took, total):
-        """The clock starts again at 0 in the third iteration, which may take long."""
+        """The duration of a resumed run includes the time before `wall_s` restarted at 0."""
         rows = [
             metrics_row(number) | {"wall_s": at, "iteration_s": seconds}
             for number, (at, seconds) in enumerate(zip(clock, took, strict=True), 1)

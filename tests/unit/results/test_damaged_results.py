@@ -1,4 +1,4 @@
-"""Files of runs, sweeps and evaluations that cannot be read: one line that names the file."""
+"""Unreadable files of runs, sweeps and evaluations raise a one-line error with the file name."""
 
 import json
 from pathlib import Path

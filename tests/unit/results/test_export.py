@@ -1,4 +1,4 @@
-"""`hgpo data export`: a run's recorded steps, and `hgpo sft`'s demonstrations."""
+"""`hgpo data export`: a run's recorded steps, as demonstrations for `hgpo sft`."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def read(file: Path) -> pd.DataFrame:
 @pytest.mark.parametrize("name", ["steps.jsonl", "steps.jsonl.gz", "steps.parquet"])
 @pytest.mark.parametrize("lost", [False, True])
 def test_the_steps_of_won_episodes(run_dir: Path, tmp_path: Path, name: str, lost: bool) -> None:
-    """Each with its task, the texts of prompt and response, and its advantage."""
+    """Each exported step has its game, prompt, response and advantage."""
     run = load_run(run_dir)
     episodes = run.episodes if lost else run.episodes[run.episodes["success"]]
     count = export_steps(run_dir, tmp_path / name, lost)
@@ -48,7 +48,7 @@ def test_the_steps_of_won_episodes(run_dir: Path, tmp_path: Path, name: str, los
 
 
 def test_they_are_demonstrations(run_dir: Path, tmp_path: Path) -> None:
-    """Of `hgpo sft`, with rendered prompts."""
+    """`hgpo sft` reads exported steps as demonstrations with rendered prompts."""
     file = tmp_path / "steps.jsonl.gz"
     result = CliRunner().invoke(app, ["data", "export", str(run_dir), str(file)])
     assert result.exit_code == 0, result.output
@@ -59,7 +59,7 @@ def test_they_are_demonstrations(run_dir: Path, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_exported(run_dir: Path, tmp_path: Path) -> None:
-    """One line; no file is written."""
+    """Exports that are not possible raise an error and write no file."""
     with pytest.raises(ResultsError, match="the name must end in"):
         export_steps(run_dir, tmp_path / "steps.csv")
     with pytest.raises(ResultsError, match="no such directory"):

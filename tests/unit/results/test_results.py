@@ -39,7 +39,7 @@ EXAMPLE = pages.ROOT / "tuned_examples" / "alfworld_pocket.yaml"
 
 
 def record(folder: Path, rates: list[float], *settings: str) -> Path:
-    """Record a run with the writers of `hgpo train`; `rates` are of its evaluations."""
+    """Record a run as `hgpo train` does, with these success rates of its evaluations."""
     run = RunDirectory.create(load_config(EXAMPLE, [f"output={folder / 'new'}", *settings]))
     for iteration, rate in enumerate(rates):
         if iteration:
@@ -57,7 +57,7 @@ def frames_of(result: object) -> dict[str, pd.DataFrame]:
 
 
 def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Learning curves of three seeds, recorded as training does."""
+    """The example of docs/dataframes.md computes the learning curve of three seeds."""
     mpl.use("Agg")
     for seed, after in enumerate((0.4, 0.5, 0.9)):
         made = record(tmp_path, [0.2, after], f"seed={seed}")
@@ -277,7 +277,7 @@ class TestExperiments:
             assert len(set(experiments(*configs))) == 1
 
     def test_entries_of_a_setting_are_compared(self, experiments) -> None:
-        """Also those that some runs do not set, unlike settings."""
+        """Entries of a setting are compared even if some runs do not set them."""
         options = ({}, {"goals": "human"}, {"nouns": "words"})
         configs = [{"env": {"options": entries, "max_steps": 9}} for entries in options]
         assert experiments(*configs[:2]) == ["goals=not set", "goals=human"]
@@ -293,7 +293,7 @@ class TestExperiments:
 
 
 def test_a_sweep(tmp_path: Path) -> None:
-    """Each frame has the values of the grid, and `trials` those runs that have finished."""
+    """Each frame has the grid's values, and `trials` contains only finished runs."""
     folder = tmp_path / "sweep"
     axes = [parse_axis("algorithm.weight_alpha=0,0.5"), parse_axis("agent.memory_length=2,4")]
     sweep = make_sweep(EXAMPLE, [], axes, seeds=2)

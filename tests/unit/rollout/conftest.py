@@ -1,4 +1,4 @@
-"""A gateway with a policy that counts, and its clients."""
+"""A gateway with a counting policy, and its clients."""
 
 import asyncio
 import socket
@@ -34,7 +34,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 class Counter:
-    """Policy that responds with the number of the request, after `gate` if there is one."""
+    """A policy that responds with the number of the request, after `gate` if it is set."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer = tokenizer
@@ -56,7 +56,7 @@ class Counter:
 
 
 class GatewayHarness:
-    """A gateway with its clients."""
+    """A gateway and its HTTP clients."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class GatewayHarness:
         self.http = httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=20)
 
     def play(self, max_turns: int = 9) -> Future[Trajectory]:
-        """Offer a session."""
+        """Offer a session; return its future trajectory."""
 
         async def play() -> Trajectory:
             session = Session(self.policy, self.renderer, INFO, "0/train/7", "2/0", 1.0, max_turns)
@@ -94,12 +94,12 @@ class GatewayHarness:
         return self.http.post("/sessions").json()["id"]
 
     def begin(self, max_turns: int = 9) -> tuple[Future[Trajectory], str]:
-        """Offer a session and claim it."""
+        """Offer a session and claim it; return its future trajectory and its id."""
         played = self.play(max_turns)
         return played, self.claim()
 
     def end(self, session: str, played: Future[Trajectory]) -> Trajectory:
-        """End a session that is not won."""
+        """End a session without a win; return its trajectory."""
         self.post(session, "end")
         return played.result(10)
 
@@ -120,14 +120,14 @@ class GatewayHarness:
         return self.http.post(f"/sessions/{session}/{path}", json=body)
 
     def block(self) -> Callable[[], None]:
-        """Let requests wait until the returned function is called."""
+        """Block requests until the returned function is called."""
         gate = self.policy.gate = self.portal.call(asyncio.Event)
         return lambda: self.portal.call(gate.set)
 
 
 @pytest.fixture(scope="module")
 def portal() -> Iterator[BlockingPortal]:
-    """Return an event loop in a thread."""
+    """Yield an event loop in a thread."""
     with start_blocking_portal() as portal:
         yield portal
 
@@ -139,7 +139,7 @@ def opened(
     key: str | None = None,
     timeout_s: float = 60,
 ) -> Iterator[GatewayHarness]:
-    """Return a gateway."""
+    """Yield a running gateway."""
     harness = GatewayHarness(tokenizer, portal, key, timeout_s)
     yield harness
     harness.http.close()
@@ -148,13 +148,13 @@ def opened(
 
 @pytest.fixture(scope="module")
 def shared(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> Iterator[GatewayHarness]:
-    """Return a gateway for all tests."""
+    """Yield one gateway for all tests of a module."""
     with opened(tokenizer, portal) as harness:
         yield harness
 
 
 @pytest.fixture
 def harness(shared: GatewayHarness) -> GatewayHarness:
-    """Return a gateway with a new policy."""
+    """Return the shared gateway with a new policy."""
     shared.policy = Counter(shared.tokenizer)
     return shared

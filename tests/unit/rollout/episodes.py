@@ -9,10 +9,10 @@ from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 SETTINGS = AlgorithmSettings(gamma=0.5, invalid_penalty=0.25, context_length=1, normalize="mean")
-Play = tuple[str, float, bool]  # observation that follows, reward, is the action valid
+Play = tuple[str, float, bool]  # next observation, reward, whether the action is valid
 PLAYS: dict[str, list[Play]] = {
     "member_0": [("desk", 0.0, True), ("shelf", 0.0, False), ("mug", 10.0, True)],
-    "member_1": [("desk", 0.0, True)],  # truncated while the others go on
+    "member_1": [("desk", 0.0, True)],  # truncated while the others continue
     "member_2": [("desk", 0.0, False), ("desk", 0.0, True)],
 }
 
@@ -29,7 +29,7 @@ def group(name: str = "group") -> list[Trajectory]:
 
 
 def trajectory(name: str, member: int) -> Trajectory:
-    """Return one of them."""
+    """Return the trajectory of one member."""
     key = f"member_{member}"
     plays = PLAYS[key]
     seen = ["room", *(observation for observation, _, _ in plays)]

@@ -1,4 +1,4 @@
-"""A rollout whose environments and policy do what a test says. No Ray, no engine."""
+"""A rollout with scripted environments and a scripted policy. No Ray, no engine."""
 
 import asyncio
 from collections import Counter
@@ -27,11 +27,11 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.agent import AgentSettings
 
 GOOD = "<think>.</think><action>wait</action>"
-Fault = Callable[[int, int], None]  # task, step → an error, or a pause
+Fault = Callable[[int, int], None]  # task, step → raises an error or sleeps
 
 
 class CountingEnv(gym.Env):
-    """Ends after as many steps as its task says; every step shows its number."""
+    """An environment that ends after as many steps as its task's number, and shows the step."""
 
     observation_space = action_space = Text(100)
 
@@ -65,7 +65,7 @@ class CountingEnv(gym.Env):
 
 
 class ScriptedPolicy:
-    """Answers every prompt as told, and remembers what it was asked."""
+    """A policy that responds with a function and records all prompts."""
 
     def __init__(self, respond: Callable[[Prompt], Generation]):
         self.respond = respond
@@ -78,7 +78,7 @@ class ScriptedPolicy:
 
 
 class RolloutHarness:
-    """A rollout with everything that a test may want to change."""
+    """A rollout whose parts a test can replace."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         self.tokenizer = tokenizer

@@ -1,4 +1,4 @@
-"""Groups on actors: an actor whose group ended, however that was, plays the next one. No Ray."""
+"""Groups on actors: an actor plays the next group however the last one ended. No Ray."""
 
 import asyncio
 from collections import Counter
@@ -21,7 +21,7 @@ PLAYED = PlayedGroup([], Counter(env_errors=1))
 
 
 class Actor:
-    """Plays groups when the test says so."""
+    """An actor whose groups end when the test sets their results."""
 
     def __init__(self) -> None:
         self.calls: list[Future[PlayedGroup]] = []
@@ -34,7 +34,7 @@ class Actor:
 
 
 async def begin(runners: RunnerActors) -> "asyncio.Task[PlayedGroup]":
-    """Play a group; it is on its way when this returns."""
+    """Start to play a group; return the task once the call was made."""
     playing = asyncio.create_task(runners.play(lambda: STARTING_WEIGHTS, GROUP))
     await asyncio.sleep(0)
     return playing
@@ -65,7 +65,7 @@ def test_groups_wait_for_an_actor() -> None:
 def test_an_actor_whose_group_was_cancelled_plays_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As when an algorithm in use is restored."""
+    """An actor is free after its group was cancelled, as when an algorithm is restored."""
     cancelled: list[Any] = []
     monkeypatch.setattr(ray, "cancel", cancelled.append)
 
@@ -84,7 +84,7 @@ def test_an_actor_whose_group_was_cancelled_plays_the_next_one(
 
 
 def test_an_actor_whose_group_failed_plays_the_next_one() -> None:
-    """The error is that of the group."""
+    """The group's error is raised, and the actor plays the next group."""
 
     async def test() -> None:
         actor = Actor()
@@ -108,7 +108,7 @@ def test_an_actor_whose_group_failed_plays_the_next_one() -> None:
 def test_the_group_of_a_lost_actor_is_played_again(
     monkeypatch: pytest.MonkeyPatch, lost: Exception
 ) -> None:
-    """Until all actors have been lost for too long. A lost node takes finished groups with it."""
+    """The group is retried until all actors have been lost for longer than `max_outage_s`."""
     monkeypatch.setattr(actors, "PAUSE_S", 0.0)
 
     async def test() -> None:
@@ -136,7 +136,7 @@ def test_the_group_of_a_lost_actor_is_played_again(
 def test_a_lost_actor_does_not_end_the_run_while_another_plays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Even if the other one needs longer for a group than an outage may last."""
+    """The run continues even if the other actor's group takes longer than `max_outage_s`."""
     monkeypatch.setattr(actors, "PAUSE_S", 0.0)
 
     async def test() -> None:
@@ -159,7 +159,7 @@ def test_a_lost_actor_does_not_end_the_run_while_another_plays(
 
 
 def test_an_actor_that_plays_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When another one is lost later, not all are."""
+    """An actor that was lost and is back counts as available when another one is lost."""
     monkeypatch.setattr(actors, "PAUSE_S", 0.0)
 
     async def test() -> None:
@@ -187,7 +187,7 @@ def test_an_actor_that_plays_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_outage_that_ended_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The time limit begins again when all actors are lost again."""
+    """The time limit starts again with each outage."""
     monkeypatch.setattr(actors, "PAUSE_S", 0.0)
 
     async def test() -> None:

@@ -24,7 +24,7 @@ TASK_TYPES = ["solved"] * 30 + ["between"] * 50 + ["hopeless"] * 20
 
 
 def outcome(task_type: str, wins: int, size: int = 8) -> list[Trajectory]:
-    """A group of which `wins` members win."""
+    """Return a group of which `wins` members win."""
     played = [trajectory("a", 0 if member < wins else 1) for member in range(size)]
     return [replace(one, info=one.info | {"task_type": task_type}) for one in played]
 
@@ -49,7 +49,7 @@ def test_all_tasks_have_the_same_chance_at_first() -> None:
 
 
 def test_task_types_that_always_or_never_succeed_are_drawn_less() -> None:
-    """A tenth of the weight of one that succeeds half of the time."""
+    """They have a tenth of the weight of a task type that succeeds half of the time."""
     known = [("solved", 8), ("hopeless", 0), ("between", 4)] * 60
     curriculum = learned(known)
     assert curriculum.rates == pytest.approx({"solved": 1, "hopeless": 0, "between": 0.5}, abs=0.01)
@@ -62,7 +62,7 @@ def test_task_types_that_always_or_never_succeed_are_drawn_less() -> None:
     st.lists(st.tuples(st.sampled_from(sorted(set(TASK_TYPES))), st.integers(0, 8)), max_size=30)
 )
 def test_the_rates_determine_the_draws(outcomes: list[tuple[str, int]]) -> None:
-    """So a run that restores them draws the same tasks. Rates stay between 0 and 1."""
+    """A curriculum with restored rates draws the same tasks; rates stay between 0 and 1."""
     before, restored = learned(outcomes), Curriculum(TASK_TYPES, seed=3)
     restored.rates |= before.rates
     draws = [before.task(number) for number in range(20)]
@@ -73,7 +73,7 @@ def test_the_rates_determine_the_draws(outcomes: list[tuple[str, int]]) -> None:
 
 
 def test_a_resumed_run_draws_the_same_tasks() -> None:
-    """Outcomes of all groups count, those of replaced groups as well."""
+    """Rates learn from all groups, including replaced ones, and are restored with the state."""
 
     def tasks(rollouts: int, state: dict[str, Any] | None = None) -> tuple[list[str], dict]:
         with runner_of(max_replaced_groups=99) as runner:
@@ -104,7 +104,7 @@ def test_lost_groups_change_nothing() -> None:
 
 
 def test_task_types_of_a_mixture_belong_to_their_environment() -> None:
-    """The names in `task_types` are those of the info of a reset."""
+    """Names in `task_types` equal those in the info of a reset, with the environment's name."""
     small = {"env_id": "hgpo/TextCraft-v0", "options": {"max_commands": 4}}
     env = gymnasium.make(
         "hgpo/Mixture-v0", environments={"a": small, "b": small}, disable_env_checker=True

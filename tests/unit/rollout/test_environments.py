@@ -20,7 +20,7 @@ from hgpo_rllib.rollout.environments import (
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
-    """The result, or a failure after a while: nothing here may wait for ever."""
+    """Return the result of `work`; fail after 20 seconds, so that no test hangs."""
     return asyncio.run(asyncio.wait_for(work, 20))
 
 
@@ -77,7 +77,7 @@ def test_an_error_says_what_it_was() -> None:
 
 
 def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
-    """Also after a second hanging call; the late result of a hanging call is discarded."""
+    """A second hanging call is abandoned too; the late result of a hanging call is discarded."""
     thread = EnvThread(limit_s=0.2)
     release, threads = threading.Event(), set()
 
@@ -111,7 +111,7 @@ def test_a_call_that_hangs_is_given_up_and_those_behind_it_are_served() -> None:
 
 
 def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> None:
-    """Its thread is abandoned too, when its time is over."""
+    """A thread whose call hangs is abandoned after the timeout, even if the call was cancelled."""
     thread, release, started = EnvThread(limit_s=1), threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -130,7 +130,7 @@ def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> 
 
 
 def test_time_in_the_queue_does_not_count() -> None:
-    """Eight calls of 0.5 s, one after the other, against a limit of 1.5 s each."""
+    """Eight queued calls of 0.5 s each stay within a timeout of 1.5 s per call."""
     thread = EnvThread(limit_s=1.5)
 
     async def work() -> None:
@@ -140,7 +140,7 @@ def test_time_in_the_queue_does_not_count() -> None:
 
 
 def test_a_hanging_call_does_not_keep_the_process() -> None:
-    """Threads are daemons."""
+    """Threads are daemons, so a hanging call does not keep the process alive."""
     program = (
         "import asyncio, time\n"
         "from hgpo_rllib.rollout.environments import EnvThread\n"

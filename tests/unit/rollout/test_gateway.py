@@ -1,4 +1,4 @@
-"""The gateway over HTTP with the openai client: what is in the trajectory, what is refused."""
+"""The gateway over HTTP with the openai client: recorded trajectories and refused requests."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ from tests.unit.rollout.conftest import HELLO, GatewayHarness, opened
 
 
 def test_an_episode(harness: GatewayHarness) -> None:
-    """Token ids and log-probabilities are the engine's; rewards and states are the client's."""
+    """Tokens and log-probabilities come from the engine, rewards and states from the client."""
     played = harness.play()
     task = harness.http.post("/sessions").json()
     session = task.pop("id")
@@ -54,7 +54,7 @@ def test_an_episode(harness: GatewayHarness) -> None:
 
 
 def test_empty_fields_of_messages(harness: GatewayHarness) -> None:
-    """Some clients send back responses with them; they change nothing."""
+    """Empty fields, which some clients send back with responses, do not change the prompt."""
     played, session = harness.begin()
     reply = {"role": "assistant", "content": "wait 1", "tool_calls": None}
     harness.ask(session, [*HELLO, reply, *HELLO])
@@ -68,7 +68,7 @@ def test_empty_fields_of_messages(harness: GatewayHarness) -> None:
 def test_the_role_developer_is_that_of_the_system(
     tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
 ) -> None:
-    """Newer clients send it, and many chat templates leave out roles that they do not know."""
+    """The role `developer` of newer clients is rendered as `system`, which chat templates know."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = (
         "{% for message in messages if message['role'] in ('system', 'user') %}"
@@ -84,7 +84,7 @@ def test_the_role_developer_is_that_of_the_system(
 
 
 def test_seeds_are_those_of_the_member(harness: GatewayHarness) -> None:
-    """The same member gets the same seeds when it is played again."""
+    """A member that is played again gets the same seeds."""
     for _ in range(2):
         played, session = harness.begin()
         harness.ask(session)
@@ -113,7 +113,7 @@ def test_seeds_are_those_of_the_member(harness: GatewayHarness) -> None:
 def test_requests_that_are_refused(
     harness: GatewayHarness, options: dict[str, Any], message: str
 ) -> None:
-    """Nothing of them is in the episode."""
+    """A refused request returns an error and is not part of the episode."""
     played, session = harness.begin()
     with pytest.raises(openai.BadRequestError, match=message):
         harness.ask(session, **{"messages": HELLO, **options})
@@ -134,7 +134,7 @@ def test_requests_that_are_refused(
     ],
 )
 def test_rewards_that_are_refused(harness: GatewayHarness, path: str, body: Any) -> None:
-    """They change nothing."""
+    """A refused reward or end leaves the session unchanged."""
     played, session = harness.begin()
     harness.ask(session)
     content = body if isinstance(body, str) else json.dumps(body)
@@ -145,7 +145,7 @@ def test_rewards_that_are_refused(harness: GatewayHarness, path: str, body: Any)
 
 
 def test_a_key(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> None:
-    """Every path needs it."""
+    """Requests to all paths are refused without the right key."""
     with opened(tokenizer, portal, "secret") as harness:
         check_key(harness)
 
@@ -162,7 +162,7 @@ def check_key(harness: GatewayHarness) -> None:
 
 
 def test_sessions_that_ended(harness: GatewayHarness) -> None:
-    """They accept nothing more, and neither does a session that never was."""
+    """Requests to ended and to unknown sessions return status 410."""
     played, session = harness.begin()
     harness.ask(session)
     harness.end(session, played)
@@ -175,7 +175,7 @@ def test_sessions_that_ended(harness: GatewayHarness) -> None:
 
 
 def test_an_end_without_a_response(harness: GatewayHarness) -> None:
-    """There is nothing to learn from: the session stays open."""
+    """Ending a session without a response is refused, and the session stays open."""
     played, session = harness.begin()
     assert harness.post(session, "end").status_code == 400
     harness.ask(session)
@@ -185,7 +185,7 @@ def test_an_end_without_a_response(harness: GatewayHarness) -> None:
 def test_a_session_that_never_ends(
     tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
 ) -> None:
-    """It fails when there is no request for a while, and not while a response takes long."""
+    """A session fails after a time without requests, but not while a response takes long."""
     with opened(tokenizer, portal, timeout_s=1.0) as harness:
         played, session = harness.begin()
         release = harness.block()
@@ -213,7 +213,7 @@ def test_too_many_turns(harness: GatewayHarness) -> None:
 
 
 def test_a_client_that_reports_an_error(harness: GatewayHarness) -> None:
-    """The episode has failed."""
+    """An error that the client reports fails the episode."""
     played = harness.play()
     assert harness.post(harness.claim(), "end", error="no such game").status_code == 204
     with pytest.raises(EnvFailedError, match="reported by the client: no such game"):

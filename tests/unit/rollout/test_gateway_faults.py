@@ -20,7 +20,7 @@ from tests.unit.rollout.conftest import HELLO, GatewayHarness, opened
 
 
 def test_a_client_that_disconnects_and_repeats_its_request(harness: GatewayHarness) -> None:
-    """It gets the response that it missed; the engine is asked once."""
+    """The repeated request gets the missed response, and the engine gets one request."""
     played, session = harness.begin()
     release = harness.block()
     with pytest.raises(openai.APITimeoutError):
@@ -35,7 +35,7 @@ def test_a_client_that_disconnects_and_repeats_its_request(harness: GatewayHarne
 
 
 def test_the_client_retries_by_itself(harness: GatewayHarness) -> None:
-    """With the openai client's own retries: one turn, whatever timed out."""
+    """The openai client's own retries after timeouts make one turn."""
     played, session = harness.begin()
     release = harness.block()
     client = harness.client(session, max_retries=5, timeout=0.3)
@@ -48,7 +48,7 @@ def test_the_client_retries_by_itself(harness: GatewayHarness) -> None:
 
 
 def test_a_response_that_nobody_received_is_no_turn(harness: GatewayHarness) -> None:
-    """The client went on with another request."""
+    """A response is no turn if the client disconnected and then sent another request."""
     played, session = harness.begin()
     release = harness.block()
     with pytest.raises(openai.APITimeoutError):
@@ -62,7 +62,7 @@ def test_a_response_that_nobody_received_is_no_turn(harness: GatewayHarness) -> 
 
 
 def test_parallel_requests(harness: GatewayHarness) -> None:
-    """Each is a turn with its own response, also those with the same messages."""
+    """Each parallel request is a turn with its own response, even if their messages are equal."""
     played, session = harness.begin()
     release = harness.block()
     with ThreadPoolExecutor(4) as pool:
@@ -80,7 +80,7 @@ def test_parallel_requests(harness: GatewayHarness) -> None:
 
 
 def test_an_end_before_the_response(harness: GatewayHarness) -> None:
-    """The request fails, and the trajectory is what was there."""
+    """Ending a session fails its pending request and keeps the turns before it."""
     played, session = harness.begin()
     harness.ask(session)
     harness.block()
@@ -94,7 +94,7 @@ def test_an_end_before_the_response(harness: GatewayHarness) -> None:
 
 
 def test_a_request_that_the_engine_cannot_serve(harness: GatewayHarness) -> None:
-    """The client may try again; the failed one is no turn."""
+    """A failed request returns an error and is no turn, and the client may retry it."""
     played, session = harness.begin()
     harness.policy.error = RequestFailedError("too long")
     with pytest.raises(openai.InternalServerError, match="too long"):
@@ -105,7 +105,7 @@ def test_a_request_that_the_engine_cannot_serve(harness: GatewayHarness) -> None
 
 
 def test_a_policy_server_that_is_lost(harness: GatewayHarness) -> None:
-    """The run ends with its line, and the client gets status 503."""
+    """The error ends the run, and the client gets status 503."""
     played, session = harness.begin()
     harness.policy.error = RunStoppedError("no replica answers")
     with pytest.raises(openai.APIStatusError) as error:
@@ -116,7 +116,7 @@ def test_a_policy_server_that_is_lost(harness: GatewayHarness) -> None:
 
 
 def test_nothing_to_play(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client asks again; a session that was cancelled meanwhile is not given out."""
+    """Claiming returns status 204 if there is no session, or only a cancelled one."""
     monkeypatch.setattr(gateway_module, "CLAIM_WAIT_S", 0.1)
     assert harness.http.post("/sessions").status_code == 204
     cancelled = harness.play()
@@ -125,7 +125,7 @@ def test_nothing_to_play(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatc
 
 
 def count_claims(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Return a list that gets an entry for each client that asks for a session."""
+    """Return a list that gets an entry for each claim of a session."""
     claims, claim = list[Any](), harness.sessions.claim
 
     async def counted(*arguments: Any) -> Any:
@@ -139,7 +139,7 @@ def count_claims(harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch) -> li
 def test_a_client_that_disconnects_while_it_waits(
     harness: GatewayHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session goes to the next client."""
+    """If a waiting client disconnects, the next client gets the session."""
     claims = count_claims(harness, monkeypatch)
     connection = http.client.HTTPConnection(harness.url.removeprefix("http://"))
     connection.request("POST", "/sessions", headers=dict(harness.http.headers))
@@ -153,7 +153,7 @@ def test_a_client_that_disconnects_while_it_waits(
 def test_clients_that_wait_when_the_run_ends(
     tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them get status 410."""
+    """Clients that wait for a session get status 410 when the gateway stops."""
     with opened(tokenizer, portal) as harness, ThreadPoolExecutor(3) as pool:
         claims = count_claims(harness, monkeypatch)
         waiting = [pool.submit(harness.http.post, "/sessions") for _ in range(3)]
@@ -163,7 +163,7 @@ def test_clients_that_wait_when_the_run_ends(
 
 
 def test_an_address_that_is_in_use() -> None:
-    """One line that names the settings."""
+    """An address in use, or reachable from other machines, raises an error with the setting."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -54,7 +54,7 @@ def load_environment(tasks):
 def play(
     harness: GatewayHarness, folder: Path, name: str, **arguments: object
 ) -> tuple[Trajectory, str]:
-    """Let the example play one episode; return it, and what the example printed."""
+    """Run the example for one episode; return the trajectory and the example's output."""
     (folder / "counting.py").write_text(PACKAGE)
     script = [str(PYTHON), str(ROOT / "examples" / "gateway_verifiers.py"), harness.url, "1"]
     log = folder / "log.txt"
@@ -79,7 +79,7 @@ def play(
 
 @pytest.mark.timeout(180)
 def test_a_multi_turn_environment(harness: GatewayHarness, tmp_path: Path) -> None:
-    """Its messages are the prompts, and its rubric's reward is that of the last turn."""
+    """The environment's messages become prompts; the rubric's reward is that of the last turn."""
     trajectory, log = play(harness, tmp_path, "counting", tasks=4)
     assert [step.reward for step in trajectory.steps] == [0, 0.5 * 4 + 10], log
     assert trajectory.won
@@ -100,7 +100,7 @@ def test_a_multi_turn_environment(harness: GatewayHarness, tmp_path: Path) -> No
 
 @pytest.mark.timeout(180)
 def test_an_environment_of_the_package(harness: GatewayHarness, tmp_path: Path) -> None:
-    """A task of reasoning-gym, with one turn; "wait 1" does not solve it."""
+    """A task of reasoning-gym is played in one turn, which "wait 1" does not solve."""
     arguments = {"gym": "chain_sum", "num_train_examples": 4, "system_prompt": "count"}
     trajectory, log = play(harness, tmp_path, "verifiers:ReasoningGymEnv", **arguments)
     assert len(trajectory.steps) == 1, log

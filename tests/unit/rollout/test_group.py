@@ -1,4 +1,4 @@
-"""Groups of members: what they keep, what fails, and what is left then. No Ray, no engine."""
+"""Groups of members: what is recorded, what fails, and what remains. No Ray, no engine."""
 
 import threading
 import time
@@ -25,20 +25,20 @@ from tests.unit.rollout.harness import GOOD, Fault, RolloutHarness
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A small one with the tags of the agent."""
+    """Return a small tokenizer that knows the agent's tags."""
     return train_tokenizer(["at 1 of 2, wait. count"] * 20, [], 320)
 
 
 @pytest.fixture
 def harness(tokenizer: PreTrainedTokenizerFast) -> Iterator[RolloutHarness]:
-    """Return a rollout in which nothing fails."""
+    """Yield a rollout in which nothing fails."""
     harness = RolloutHarness(tokenizer)
     yield harness
     harness.thread.close()
 
 
 def lengths(trajectories: list[Trajectory]) -> dict[str, dict[int, int]]:
-    """Steps by group and member."""
+    """Return the number of steps by group and member."""
     found: dict[str, dict[int, int]] = {}
     for trajectory in trajectories:
         found.setdefault(trajectory.group, {})[trajectory.member] = len(trajectory)
@@ -46,7 +46,7 @@ def lengths(trajectories: list[Trajectory]) -> dict[str, dict[int, int]]:
 
 
 def fail_once(at: tuple[int, int], fault: Callable[[], Any]) -> Fault:
-    """Something that happens the first time that a task is at a step."""
+    """Return a fault that runs `fault` the first time that a task reaches a step."""
     happened = []
 
     def maybe(task: int, step: int) -> None:
@@ -88,7 +88,7 @@ class TestWhatIsKept:
         assert {tuple(turn.prompt_ids.tolist()) for turn in played.turns} == asked
 
     def test_the_memory_is_of_the_member(self, harness: RolloutHarness) -> None:
-        """A prompt shows the turns before it; the first one shows none."""
+        """A prompt shows the member's own earlier turns; the first prompt shows none."""
         played, _ = harness.play([3], size=2)
         first, _, last = (harness.tokenizer.decode(turn.prompt_ids) for turn in played.turns)
         assert all(f"at {time} of 3" in last for time in range(3))
@@ -107,7 +107,7 @@ class TestWhatIsKept:
         assert all(0 <= seed < 2**63 for seed in seeds)
 
     def test_fewer_episodes_at_a_time_than_members(self, harness: RolloutHarness) -> None:
-        """Nothing changes but the number of environments."""
+        """Fewer slots than members give the same episodes in fewer environments."""
         harness.slots = 2
         assert lengths(harness.play([3, 2], size=3)) == {
             "0/train/0": dict.fromkeys(range(3), 3),
@@ -119,7 +119,7 @@ class TestWhatIsKept:
 class TestResponses:
     @pytest.mark.parametrize("text", ["", "nothing of use"])
     def test_no_response_is_valid(self, harness: RolloutHarness, text: str) -> None:
-        """Nothing but the end token, or no tags: the episode goes on, and every step says so."""
+        """Steps of empty or untagged responses are invalid, and the episode continues."""
         harness.policy.respond = lambda prompt: harness.response(text)
         for played in harness.play([4], size=2):
             assert [turn.is_valid for turn in played.turns] == [False] * 4
@@ -128,7 +128,7 @@ class TestResponses:
         assert not any(harness.failures.values())
 
     def test_a_response_that_was_cut_is_invalid(self, harness: RolloutHarness) -> None:
-        """Whatever it says; its action is sent as others are."""
+        """A truncated response is invalid, even if it has an action; the action is sent anyway."""
         harness.policy.respond = lambda prompt: harness.response(GOOD, "length")
         (turn,) = harness.play([1], size=2)[0].turns
         assert not turn.is_valid
@@ -149,7 +149,7 @@ class TestFailures:
     @pytest.mark.parametrize(
         ("fault", "cause", "closed", "made"),
         [
-            (lambda: 1 // 0, "env_errors", 1, {6, 7}),  # 6: one is free again before the close
+            (lambda: 1 // 0, "env_errors", 1, {6, 7}),  # 6: one is free before the close
             (lambda: time.sleep(1), "env_timeouts", 0, {7}),
         ],
     )
@@ -161,7 +161,7 @@ class TestFailures:
         closed: int,
         made: set[int],
     ) -> None:
-        """In another environment, with new seeds; the one that failed is closed, if it answers."""
+        """A failed member is retried with new seeds; its environment is closed unless it hangs."""
         harness.fault = fail_once((3, 1), fault)
         if cause == "env_timeouts":
             harness.thread.close()
@@ -185,10 +185,10 @@ class TestFailures:
         harness.policy.respond = respond
         assert len(harness.play([2])) == 3
         assert harness.failures == {"request_errors": 1}
-        assert len(harness.envs) == 3  # it was not the environment's fault
+        assert len(harness.envs) == 3  # the failure was not the environment's
 
     def test_a_group_goes_on_without_a_member(self, harness: RolloutHarness) -> None:
-        """After two attempts; the others keep their names."""
+        """A member is dropped after two failed attempts; the others keep their numbers."""
         lock, tries = threading.Lock(), Counter()
         first = response_seed("0/train/0/1/0", 0), response_seed("0/train/0/1/1", 0)
 
@@ -217,7 +217,7 @@ class TestFailures:
         assert list(lengths(harness.play([2, 3], size=1))) == ["0/train/0"]
 
     def test_a_rollout_whose_episodes_all_fail(self, harness: RolloutHarness) -> None:
-        """The error is one line with all failure counts."""
+        """If all episodes fail, the error is one line with all failure counts."""
 
         def broken(task: int, step: int) -> None:
             raise OSError("gone")

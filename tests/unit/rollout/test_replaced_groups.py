@@ -1,4 +1,4 @@
-"""Dynamic sampling: which groups of a rollout are used, and what a resumed run plays."""
+"""Dynamic sampling: which groups a rollout uses, and which groups a resumed run plays."""
 
 import asyncio
 import random
@@ -24,11 +24,11 @@ from hgpo_rllib.rollout.trajectory import Step, have_equal_returns
 from hgpo_rllib.run.metrics import rollout_metrics
 from tests.unit.rollout.episodes import trajectory
 
-EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups without a won episode
+EQUAL = {2, 3, 5, 6, 7}  # numbers of the groups in which no episode is won
 
 
 async def play(number: int) -> PlayedGroup:
-    """Two members; one of them wins, unless the group's number says otherwise."""
+    """Return a group of two members; the first one wins unless `number` is in `EQUAL`."""
     await asyncio.sleep(random.random() / 1000)
     name = f"{number:02d}"
     members = [trajectory(name, 1 if number in EQUAL else 0), trajectory(name, 1)]
@@ -37,7 +37,7 @@ async def play(number: int) -> PlayedGroup:
 
 @contextmanager
 def runner_of(**settings: Any) -> Iterator[HGPOEnvRunner]:
-    """A runner that plays these groups instead of episodes."""
+    """Yield a runner that plays these groups instead of episodes."""
     runner = object.__new__(HGPOEnvRunner)
     runner.config = SimpleNamespace(
         **{"schedule": "synchronous", "max_staleness": 1, "max_replaced_groups": 0} | settings
@@ -57,7 +57,7 @@ def used_groups(runner: HGPOEnvRunner, count: int) -> tuple[list[int], dict[str,
 
 
 def test_groups_with_equal_returns_are_replaced_by_the_next_ones() -> None:
-    """Up to the budget of an iteration; failures of replaced groups count as well."""
+    """Groups are replaced up to the budget of an iteration; their failures count as well."""
     with runner_of(max_replaced_groups=3) as runner:
         assert used_groups(runner, 4) == ([0, 1, 4, 6], {"env_errors": 21, "replaced_groups": 3})
         assert used_groups(runner, 2) == ([8, 9], {"env_errors": 24, "replaced_groups": 1})
@@ -82,7 +82,7 @@ def test_a_resumed_run_uses_the_same_groups(budget: int, counts: list[int], resu
 
 
 def test_the_time_of_replaced_groups_counts() -> None:
-    """`seconds` begins with the first group, also if that one is replaced."""
+    """`seconds` includes the time of the first group even if that group is replaced."""
     with runner_of(max_replaced_groups=9) as runner:
         runner.set_state({"task_position": 2})
         moments: list[float] = []
@@ -106,7 +106,7 @@ def test_asynchronous_rollouts_replace_groups_too() -> None:
 
 
 def test_a_response_is_as_old_as_its_first_token() -> None:
-    """With `policy_server.update_mode=keep`, newer weights may have sampled the others."""
+    """The first token's weight version decides, even if newer weights sampled later tokens."""
 
     async def mixed(number: int) -> PlayedGroup:
         played = await play(number)
@@ -131,7 +131,7 @@ def with_versions(step: Step, versions: tuple[tuple[str, int], ...]) -> Step:
 
 
 def test_lost_groups_use_up_the_budget() -> None:
-    """Then the run ends, as it does without replacements."""
+    """A rollout whose groups are all lost uses up the budget and then ends the run."""
 
     async def lose(number: int) -> PlayedGroup:
         return PlayedGroup([], Counter(lost_groups=1))
@@ -144,7 +144,7 @@ def test_lost_groups_use_up_the_budget() -> None:
 
 
 def test_equal_returns() -> None:
-    """Of whole episodes; their lengths do not matter."""
+    """The returns of whole episodes are compared; the lengths of episodes do not matter."""
     short, long = trajectory("a", 1), trajectory("a", 2)
     assert have_equal_returns([short, long])
     assert not have_equal_returns([short, long, trajectory("a", 0)])

@@ -1,4 +1,4 @@
-"""Which tokens a grammar of actions permits, against trying every token of the vocabulary."""
+"""The tokens that an action grammar permits, compared with a test of every token."""
 
 import string
 
@@ -29,7 +29,7 @@ def reader(tokenizer: PreTrainedTokenizerFast) -> GrammarReader:
 
 
 def permitted(restrictions: np.ndarray, index: int, vocabulary: int) -> set[int]:
-    """The tokens permitted at one place, by the definition of restrictions."""
+    """Return the tokens that restrictions permit at one place."""
     codes = restrictions[restrictions[:, 0] == index, 1]
     listed, excluded = set(codes[codes >= 0].tolist()), set((~codes[codes < 0]).tolist())
     assert not (listed and excluded)
@@ -48,8 +48,10 @@ def test_every_token_of_the_vocabulary(
     thought: str,
     data: st.DataObject,
 ) -> None:
-    """A token is permitted in an action if some admissible action goes on with it, however the
-    action is cut into tokens; nothing is restricted before the tag; only the end follows."""
+    """A token is permitted if it continues an admissible action, in any tokenization.
+
+    Nothing is restricted before the tag, and only the end token is permitted after it.
+    """
     texts = [tokenizer.decode([token]) for token in range(len(tokenizer))]
     ends = [f"{action}</action>" for action in actions]
     ids = tokenizer.encode(f"<think>{thought}</think><action>")
@@ -76,7 +78,7 @@ def test_every_token_of_the_vocabulary(
 def test_a_response_without_an_action(
     tokenizer: PreTrainedTokenizerFast, reader: GrammarReader
 ) -> None:
-    """Has no restrictions."""
+    """A response without an action has no restrictions."""
     grammar = action_grammar(ACTIONS)
     assert grammar is not None
     ids = [*tokenizer.encode("<think>go to desk 1</think>"), tokenizer.eos_token_id]
@@ -86,7 +88,7 @@ def test_a_response_without_an_action(
 def test_an_action_that_is_not_admissible(
     tokenizer: PreTrainedTokenizerFast, reader: GrammarReader
 ) -> None:
-    """Cannot come from an engine that kept to the grammar."""
+    """An inadmissible action, which a constrained engine cannot sample, raises an error."""
     grammar = action_grammar(["look"])
     assert grammar is not None
     ids = tokenizer.encode("<action>go to desk 1</action>")
@@ -98,5 +100,5 @@ def test_an_action_that_is_not_admissible(
     "admissible", [[], [ANY_SEARCH], ["click[back to search]", ANY_SEARCH], [ANY_ACTION]]
 )
 def test_pages_without_a_grammar(admissible: list[str]) -> None:
-    """The words of a search are free, and so is all text where the environment offers that."""
+    """Pages with a search or with free text have no grammar."""
     assert action_grammar(admissible) is None

@@ -28,14 +28,14 @@ class TestTaskOrder:
             assert sorted(tasks) == list(range(num_tasks))
 
     def test_epochs_and_seeds_differ(self) -> None:
-        """Each has an order of its own, and the same every time."""
+        """Each epoch and each seed has its own order, which is reproducible."""
         epochs = [TaskOrder(40, seed).first(80) for seed in (0, 1)]
         orders = [tuple(part) for taken in epochs for part in (taken[:40], taken[40:])]
         assert len({*orders, tuple(range(40))}) == 5
         assert TaskOrder(40, 1).first(80) == epochs[1]
 
     def test_a_place_has_one_task(self) -> None:
-        """Whatever was asked before."""
+        """The task at a place does not depend on which places were read before."""
         order = TaskOrder(7, seed=2)
         tasks = order.first(21)
         assert [TaskOrder(7, seed=2).task(place) for place in (20, 3, 9)] == [
@@ -62,12 +62,15 @@ class TestScore:
         assert [t.member for t in scored.trajectories] == [0, 1, 2]
 
     def test_returns(self, scored: ScoredTrajectories) -> None:
-        """Discounted, and less the penalty on the invalid step alone."""
+        """Returns are discounted, and only the invalid step has the penalty."""
         returns = [part.tolist() for part in scored.split(scored.steps.step_return)]
         assert returns == [[2.5, 4.75, 10.0], [0.0], [-0.25, 0.0]]
 
     def test_advantages(self, scored: ScoredTrajectories) -> None:
-        """By hand: (2.5, 0, -0.25) share the room, (4.75, 0) the desk and the room before it."""
+        """Advantages match a manual computation.
+
+        (2.5, 0, -0.25) share the room; (4.75, 0) share the desk and the room before it.
+        """
         room = 2.25 / 3
         expected = [[2.5 - room, 2.375, 0.0], [-room], [-0.25 - room, -2.375]]
         for got, values in zip(scored.split(scored.advantage), expected, strict=True):
@@ -82,7 +85,7 @@ class TestScore:
 
     @pytest.mark.parametrize("name", ESTIMATORS)
     def test_the_estimator_of_the_settings(self, name: str) -> None:
-        """Every registered name, with the settings of the section."""
+        """`score` returns what the registered estimator returns with the section's settings."""
         settings = SETTINGS.model_copy(update={"estimator": name, "step_weight": 0.5})
         scored = score(group(), settings, teacher=np.full((6, 3), -1.0))
         expected = ESTIMATORS[name](scored.steps, settings.estimator_settings())
@@ -90,7 +93,7 @@ class TestScore:
         assert scored.advantage.any()
 
     def test_log_probabilities_and_actions(self, scored: ScoredTrajectories) -> None:
-        """A step has the mean over the tokens of its response."""
+        """A step's value is the mean over the tokens of its response."""
         numbers = np.array([0, 1, 2, 10, 20, 21])
         assert scored.steps.nll is not None
         np.testing.assert_array_equal(scored.steps.nll, numbers / 8)
@@ -99,7 +102,7 @@ class TestScore:
 
     @pytest.mark.parametrize("logp", [[], [-np.inf]])
     def test_an_agent_without_log_probabilities(self, logp: list[float]) -> None:
-        """Only estimators that need them fail, with one line that names the estimator."""
+        """Only estimators that need log-probabilities fail; the error names the estimator."""
         trajectories = group()
         step = trajectories[0].steps[1]
         turn = replace(step.turn, behavior_logp=np.array(logp, np.float32))
@@ -109,7 +112,7 @@ class TestScore:
             score(trajectories, SETTINGS.model_copy(update={"estimator": "gaca"}))
 
     def test_anchors_of_states(self) -> None:
-        """The environment's hash of the state acted on, not of the one after."""
+        """The anchor is the hash of the state before the action, not after it."""
         trajectories = group()
         hashes = [{"desk": 8}, {"room": 8}, {"room": 9}]
         for played, states in zip(trajectories, hashes, strict=True):
@@ -122,12 +125,12 @@ class TestScore:
         assert scored.steps.anchor.tolist() == [names[state] for row in seen for state in row]
 
     def test_anchors_of_states_need_an_environment_that_has_them(self) -> None:
-        """The error says so."""
+        """The error names the missing `info['state_hash']`."""
         with pytest.raises(ValueError, match="reports info\\['state_hash'\\]"):
             score(group(), SETTINGS.model_copy(update={"anchor": "state"}))
 
     def test_columns_have_one_row_a_step(self, scored: ScoredTrajectories) -> None:
-        """Tokens, log-probabilities and advantages of a step stand in the same row."""
+        """Tokens, log-probabilities and advantages of a step are in the same row."""
         columns = token_columns(scored.trajectories) | signal_columns(scored)
         assert columns["response_length"].tolist() == [1, 2, 3, 1, 1, 2]
         assert columns["prompt_length"].tolist() == [2, 3, 4, 2, 2, 3]
@@ -141,14 +144,14 @@ class TestScore:
 
 
 def test_stale_rate() -> None:
-    """A response that new weights completed is as old as its first token."""
+    """A response that was continued under new weights counts as old as its first token."""
     assert stale_rate(group(), "w:1") == 6 / 6
     assert stale_rate(group(), "w:2") == 5 / 6
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer; the prompts are single bytes of it."""
+    """Return a tokenizer for which all prompt ids are single bytes."""
     return train_tokenizer(["put a mug in desk 1"], [], 300)
 
 
@@ -159,7 +162,7 @@ class TestRecords:
     def test_one_record_a_member(
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        """What belongs to the episode."""
+        """Each member has one record with the fields of its episode."""
         records = list(episode_records(scored, SIZES, tokenizer, 4, "train"))
         assert [len(record.pop("steps")) for record in records] == [3, 1, 2]
         assert records == [
@@ -181,7 +184,7 @@ class TestRecords:
     def test_one_entry_a_step(
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        """What was seen, said, done and what it was worth, of one and the same step."""
+        """The entry of a step has its prompt, response, action, reward and advantage."""
         first = next(episode_records(scored, SIZES, tokenizer, 4, "train"))
         assert first["steps"][1] == {
             "time": 1,
@@ -212,6 +215,6 @@ class TestRecords:
     def test_records_are_plain_json(
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
-        """No NumPy numbers; a round trip changes nothing."""
+        """Records have no NumPy numbers, so a JSON round trip changes nothing."""
         for record in episode_records(scored, SIZES, tokenizer, 0, "valid_seen"):
             assert json.loads(json.dumps(record)) == record

@@ -1,4 +1,4 @@
-"""Sessions with clients that repeat requests, disconnect and never end: a model of what is kept."""
+"""Sessions with clients that repeat requests, disconnect or never end, against a simple model."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ operations = st.lists(
 
 
 class Policy:
-    """Responds to its oldest request when it is told to."""
+    """A policy that responds to its oldest request when `respond` is called."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, asyncio.Future[None]]] = []
@@ -67,7 +67,7 @@ class Policy:
 
 @dataclass
 class Expected:
-    """A request as it should be kept."""
+    """A request that the session should have kept."""
 
     messages: int
     number: int
@@ -79,7 +79,7 @@ class Expected:
 
 @dataclass
 class Client:
-    """A session and what its trajectory should hold."""
+    """A session, and what its trajectory should contain."""
 
     session: Session
     played: "asyncio.Task[object]"
@@ -105,7 +105,7 @@ def constant(value: bool) -> Callable[[], Awaitable[bool]]:
 
 
 class Simulation:
-    """Two sessions whose operations run on the code and on the model."""
+    """Two sessions whose operations are applied to the code and to the model."""
 
     async def run(self, done: list[tuple]) -> None:
         self.policy, self.sessions = Policy(), Sessions(60)
@@ -211,7 +211,7 @@ class Simulation:
         assert ends == [(False, False)] * (len(ends) - 1) + [last]
 
 
-# A failed request that is repeated is a new one.
+# Repeating a failed request makes a new one.
 @example([("ask", 0, 1, False), ("respond", True), ("ask", 0, 1, True)])
 @settings(max_examples=100, deadline=None)
 @given(operations)
@@ -221,7 +221,7 @@ def test_any_clients(done: list[tuple]) -> None:
 
 
 def test_a_session_that_ends_while_a_request_arrives() -> None:
-    """The request is refused, although it could have been a repeated one."""
+    """A request is refused if its session has ended, even if it repeats an earlier request."""
     asyncio.run(_end_while_a_request_arrives())
 
 
@@ -244,7 +244,7 @@ async def _end_while_a_request_arrives() -> None:
 
 
 def test_seeds_after_a_request_that_failed() -> None:
-    """No two responses of a session have the same one."""
+    """All responses of a session have different seeds, also after a failed request."""
     asyncio.run(_ask_after_a_failure())
 
 
@@ -266,7 +266,7 @@ async def _ask_after_a_failure() -> None:
 
 
 def test_a_session_is_not_lost_when_the_wait_ends() -> None:
-    """The time is over while the gateway looks whether the client is there."""
+    """A session is returned even if the timeout passes during the connection check."""
     asyncio.run(_claim_at_the_last_moment())
 
 
@@ -285,7 +285,7 @@ async def _claim_at_the_last_moment() -> None:
 
 
 def test_a_session_that_is_cancelled_while_it_is_claimed() -> None:
-    """No client gets it."""
+    """A session that is cancelled during the connection check is not returned."""
     asyncio.run(_cancel_while_it_is_claimed())
 
 

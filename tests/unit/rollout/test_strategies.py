@@ -1,4 +1,4 @@
-"""Groups whose members follow shared strategies: what is asked, kept and credited."""
+"""Groups whose members share strategies: requests, records and credit."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 class StrategyHarness(RolloutHarness):
-    """A rollout with two members for each strategy, which is the seed of its request."""
+    """A rollout in which two members share a strategy, whose text has the seed of its request."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast):
         super().__init__(tokenizer)
@@ -61,7 +61,7 @@ def harness(tokenizer: PreTrainedTokenizerFast) -> Iterator[StrategyHarness]:
 
 
 def test_members_share_strategies(harness: StrategyHarness) -> None:
-    """Each is written once, before the first action and without a step; all prompts show it."""
+    """Each strategy is sampled once, before the first action, and shown in all prompts."""
     played = harness.play([2, 3], size=6)
     assert len(harness.strategies_asked()) == 6
     assert [len(trajectory) for trajectory in played] == [2] * 6 + [3] * 6
@@ -79,7 +79,7 @@ def test_members_share_strategies(harness: StrategyHarness) -> None:
 
 
 def test_a_strategy_that_failed_is_written_again(harness: StrategyHarness) -> None:
-    """By the next attempts of its members, once."""
+    """The next attempts of the members sample a failed strategy once more."""
     failing = iter([True])
 
     def respond(prompt: Prompt) -> Generation:
@@ -91,15 +91,15 @@ def test_a_strategy_that_failed_is_written_again(harness: StrategyHarness) -> No
     played = harness.play([2], size=4)
     assert len(played) == 4
     assert len(harness.strategies_asked()) == 3
-    assert harness.failures["request_errors"] in (1, 2)  # of the members that waited for it
+    assert harness.failures["request_errors"] in (1, 2)  # one for each waiting member
     written = Counter(trajectory.turns[0].preceding[0].completion for trajectory in played)
     assert sorted(written.values()) == [2, 2]
 
 
 def test_credit(harness: StrategyHarness) -> None:
-    """Strategies among strategies; actions among the members of one strategy."""
+    """Strategies are compared with one another, and actions within one strategy."""
     played = harness.play([1], size=6)
-    returns = [0.0, 4.0, 3.0, 3.0, 9.0, 7.0]  # best halves: 4, 3, 9
+    returns = [0.0, 4.0, 3.0, 3.0, 9.0, 7.0]  # best of each pair: 4, 3, 9
     for trajectory, value in zip(played, returns, strict=True):
         trajectory.steps[:] = [replace(step, reward=value) for step in trajectory.steps]
     settings = ROLES.model_copy(update={"normalize": "mean"})
@@ -112,7 +112,7 @@ def test_credit(harness: StrategyHarness) -> None:
 
 
 def test_hgpo_inside_a_strategy(harness: StrategyHarness) -> None:
-    """Steps with other strategies are not compared, whatever their state."""
+    """Steps under different strategies are not compared, even in the same state."""
     played = harness.play([2], size=4)
     levels = score(played, ROLES.model_copy(update={"estimator": "hgpo"})).levels
     assert all(level.size.tolist() == [2] * 8 for level in levels)

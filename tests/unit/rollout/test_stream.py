@@ -1,4 +1,4 @@
-"""Groups in progress: which are taken, in which order, and what a restart plays again."""
+"""Groups in progress: which are taken, in which order, and which a restart plays again."""
 
 import asyncio
 from collections import Counter
@@ -15,7 +15,7 @@ from hgpo_rllib.rollout.stream import GroupStream
 
 
 class Groups:
-    """Groups that end when the test says so."""
+    """Groups that end when a test calls `end`."""
 
     def __init__(self) -> None:
         self.started: list[int] = []
@@ -75,7 +75,7 @@ def test_in_order_waits_for_the_smallest_numbers() -> None:
 
 
 def test_otherwise_the_groups_that_finish_first_are_taken() -> None:
-    """Slow ones are taken later, and new ones start beside them."""
+    """Slow groups are taken later, and new groups start beside them."""
 
     async def test() -> None:
         groups = Groups()

@@ -1,4 +1,4 @@
-"""Episodes with sub-goals: what is shown and kept, and which advantage arrives at which token."""
+"""Episodes with sub-goals: prompts, spans, and the advantage of each token."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.rollout.harness import RolloutHarness
 
-WORDS = ("SWITCH", "KEEP", "KEEP", "SWITCH", "KEEP")  # of five steps: segments of 3 and 2
+WORDS = ("SWITCH", "KEEP", "KEEP", "SWITCH", "KEEP")  # by step; the segments have 3 and 2 steps
 SETTINGS = AlgorithmSettings(estimator="hiper", gamma=0.5, gae_lambda=0.7, normalize="mean")
 
 
@@ -30,7 +30,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture
 def played(tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Trajectory]]:
-    """A group of two members with five steps each."""
+    """Yield a group of two members with five steps each."""
     harness = RolloutHarness(tokenizer)
     settings = AgentSettings(prompt="alfworld_compact", subgoals=True, memory_length=2)
     harness.renderer = TokenRenderer(tokenizer, settings)
@@ -46,7 +46,7 @@ def played(tokenizer: PreTrainedTokenizerFast) -> Iterator[list[Trajectory]]:
 
 
 def test_prompts_and_spans(played: list[Trajectory], tokenizer: PreTrainedTokenizerFast) -> None:
-    """The current sub-goal is shown; only a new one is credited."""
+    """Prompts show the current sub-goal, and only steps that set a new one have its span."""
     for trajectory in played:
         for step, turn in enumerate(trajectory.turns):
             shown = "None" if step == 0 else "plan 0" if step < 4 else "plan 3"
@@ -62,7 +62,7 @@ def test_prompts_and_spans(played: list[Trajectory], tokenizer: PreTrainedTokeni
 
 
 def test_advantages_of_blocks_and_targets(played: list[Trajectory]) -> None:
-    """Each block has its advantage; values are trained where they are read."""
+    """Each block gets its own advantage, and values have targets only where they are read."""
     columns = token_columns(played)
     rows, width = columns["response_ids"].shape
     value = np.random.default_rng(0).standard_normal((rows, 1 + width))
@@ -88,7 +88,7 @@ def test_advantages_of_blocks_and_targets(played: list[Trajectory]) -> None:
 
 
 def test_the_penalty_of_keeping(played: list[Trajectory]) -> None:
-    """Three of five steps keep: each has a fifth of the penalty."""
+    """Each of the three steps that keep the sub-goal pays a fifth of the penalty."""
     without = score(played, SETTINGS.model_copy(update={"estimator": "reinforce"}))
     penalty = {"estimator": "reinforce", "keep_penalty": 2.0}
     scored = score(played, SETTINGS.model_copy(update=penalty))
@@ -102,7 +102,7 @@ def test_the_penalty_of_keeping(played: list[Trajectory]) -> None:
 
 @pytest.mark.parametrize("word", ["SWITCH", "KEEP"])
 def test_a_response_without_a_subgoal(played: list[Trajectory], word: str) -> None:
-    """The word alone decides whether a segment begins and whether the step pays for keeping."""
+    """The switch word alone decides whether a segment begins and whether keeping costs."""
     step = played[0].steps[1]
     spans = tuple(span for span in step.turn.spans if span.role != "subgoal")
     text = f"<switch>{word}</switch><action>wait</action>"
@@ -118,7 +118,7 @@ def test_a_response_without_a_subgoal(played: list[Trajectory], word: str) -> No
 
 
 def test_a_first_step_that_keeps_pays_nothing(played: list[Trajectory]) -> None:
-    """It has no sub-goal that it could keep."""
+    """The first step pays no penalty, since there is no sub-goal to keep."""
     step = played[0].steps[0]
     text = step.turn.completion.replace("SWITCH", "KEEP")
     played[0].steps[0] = replace(step, turn=replace(step.turn, completion=text))
@@ -129,7 +129,7 @@ def test_a_first_step_that_keeps_pays_nothing(played: list[Trajectory]) -> None:
 
 
 def test_a_response_without_an_action(played: list[Trajectory]) -> None:
-    """All of it has the action's advantage; its value is that of the second token."""
+    """All tokens get the action's advantage, and the action's value is read at the second token."""
     turn = played[0].steps[1].turn
     whole = replace(turn.spans[-1], start=0, end=len(turn.response_ids))
     played[0].steps[1] = replace(played[0].steps[1], turn=replace(turn, spans=(whole,)))
@@ -143,7 +143,7 @@ def test_a_response_without_an_action(played: list[Trajectory]) -> None:
 
 
 def test_a_response_of_one_token(played: list[Trajectory]) -> None:
-    """Such as an end token alone: it trains the value of the switch, and none of an action."""
+    """A response of a single token trains the switch's value and no action's value."""
     step = played[0].steps[1]
     turn = step.turn
     whole = (replace(turn.spans[-1], start=0, end=1),)

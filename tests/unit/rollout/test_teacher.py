@@ -1,4 +1,4 @@
-"""Prompts of the teacher: what is added to those of the responses."""
+"""Prompts of the teacher: the text that is added to the prompts of the responses."""
 
 import copy
 from dataclasses import replace
@@ -18,7 +18,7 @@ __all__ = ["tokenizer"]  # a fixture
 
 
 def test_the_outcome_is_told() -> None:
-    """Success or not, and the last observation, which no prompt has."""
+    """The text has the outcome and the last observation, which no prompt of the episode has."""
     won, truncated, lost = outcome_texts(group())
     told = "\n\nKnown only afterwards: the episode ended"
     assert won == f"{told} with success, and its last observation was: mug"
@@ -26,7 +26,7 @@ def test_the_outcome_is_told() -> None:
 
 
 def test_the_plan_is_told() -> None:
-    """Found once per group; where there is none, nothing is added."""
+    """The plan is computed once per group; without a plan, no text is added."""
     asked = []
 
     def find_plan(start: dict) -> OraclePlan:
@@ -46,7 +46,7 @@ def test_the_plan_is_told() -> None:
 def test_the_text_ends_the_last_message(
     tokenizer: PreTrainedTokenizerFast, template: str | None
 ) -> None:
-    """In a window and in a conversation; each trajectory has its own."""
+    """Each trajectory's text ends the last message of its prompts, with or without template."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = template or tokenizer.chat_template
     renderer = make_renderer(tokenizer)
@@ -72,7 +72,7 @@ def test_the_text_ends_the_last_message(
 
 @pytest.mark.parametrize("prompt", [[5, 6], list(range(5, 90))])
 def test_other_prompts_are_refused(tokenizer: PreTrainedTokenizerFast, prompt: list[int]) -> None:
-    """One line, if the agent does not use the chat template."""
+    """A prompt that was not rendered with the chat template raises a one-line error."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = CHATML
     (trajectory, *_) = group()

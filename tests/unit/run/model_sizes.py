@@ -1,4 +1,4 @@
-"""A small model, and the settings of a run of a large one."""
+"""The size of a small model, and the settings of a run of a large one."""
 
 from transformers import Qwen2Config
 

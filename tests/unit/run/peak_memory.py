@@ -1,4 +1,4 @@
-"""The peak memory of tensors on the CPU, counted as torch makes and frees them."""
+"""The peak memory of tensors on the CPU, counted as torch allocates and frees them."""
 
 import weakref
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map_only
 
 
 class PeakMemory(TorchDispatchMode):
-    """Count the bytes of the tensors that are made in the block; `peak` is the highest sum."""
+    """Count the bytes of tensors that are created in the block; `peak` is the highest total."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class PeakMemory(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Callable, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Note arguments, which exist already, and results."""
+        """Register arguments, which existed before, with size 0, and results with their size."""
         tree_map_only(Tensor, lambda tensor: self._note(tensor, 0), (args, kwargs))
         result = function(*args, **(kwargs or {}))
         tree_map_only(Tensor, lambda t: self._note(t, t.untyped_storage().nbytes()), result)

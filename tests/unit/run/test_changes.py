@@ -16,7 +16,7 @@ from hgpo_rllib.run.changes import git_commit
 def test_the_commit_is_what_git_prints(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, git: str, commit: str | None
 ) -> None:
-    """Without its warnings; none if it fails, is not installed, or does not answer."""
+    """Warnings of git are ignored; the commit is None if git fails or is not installed."""
     (tmp_path / "git").write_text(f"#!/bin/sh\n{git}\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))

@@ -1,4 +1,4 @@
-"""What is checked before Ray starts."""
+"""Checks before Ray starts."""
 
 import socket
 from pathlib import Path
@@ -19,7 +19,7 @@ from hgpo_rllib.run.inputs import LOOPBACK, check_build, check_dashboard_port, c
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before anything is generated; a cluster that is there has a dashboard already."""
+    """A used port raises an error before data are generated, unless a cluster already runs."""
     with socket.socket() as server:
         server.bind((LOOPBACK, 0))
         server.listen()
@@ -38,7 +38,7 @@ def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_token_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ray would write it for all to read; one that is there is kept."""
+    """The token's file is private, and an existing token is kept."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
@@ -63,7 +63,7 @@ def test_a_token_of_the_environment_needs_no_file(
 
 
 def test_serve_that_another_command_starts_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the controller's name after the look for it, and before its own start."""
+    """Starting Serve is retried if another command has taken the controller's name."""
     calls: list[dict[str, Any]] = []
 
     def start(**arguments: Any) -> None:
@@ -86,7 +86,7 @@ def test_an_address_for_clients_is_refused() -> None:
 
 
 def test_a_cluster_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ray tries for half a minute first, so its error is raised here instead."""
+    """The error names RAY_ADDRESS; Ray's own error is raised here without its long timeout."""
 
     def init(**arguments: Any) -> None:
         raise ConnectionError("Failed to connect to Ray cluster at 127.0.0.1:6379")
@@ -114,7 +114,7 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(0.5, 1, replica_gpus=0.5), [{"CPU": 1, "GPU": 1}]),
         (run(0.2, 1, replica_gpus=0.1, num_replicas=7), [{"CPU": 9, "GPU": 0.9}]),
         (run(1, 1, replica_gpus=1), [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}]),
-        (run(1, 1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # a sweep's driver
+        (run(1, 1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # of a sweep
         (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),
         (run(num_learners=2), [{"CPU": 3}]),
         (run(1, num_learners=2), [{"CPU": 1, "GPU": 1}, {"GPU": 1}]),
@@ -130,7 +130,7 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
 @pytest.mark.parametrize(
     ("config", "nodes", "said"),
     [
-        # Together they would have enough, but a replica lives on one node.
+        # Together the nodes have enough, but a replica runs on one node.
         (run(replica_cpus=2), [{"CPU": 1}, {"CPU": 1}], ["2 CPU each", "holds 0"]),
         (run(num_replicas=3), [{"CPU": 1}, {"CPU": 1}], ["num_replicas=3", "holds 2"]),
         (run(1, 1), [{"CPU": 9}], ["num_learners=1", "1 GPU each", "holds 0"]),
@@ -184,7 +184,7 @@ def test_learners_and_replicas_that_cannot_take_turns(changes: dict, said: str) 
 
 
 def test_learners_that_could_share_a_gpu_are_refused() -> None:
-    """NCCL needs a GPU for each; one learner can share its GPU with an engine."""
+    """NCCL needs a GPU for each learner; a single learner can share its GPU with an engine."""
     run(0.5, 1, replica_gpus=0.5)
     run(0.6, 2, replica_gpus=0.4)
     with pytest.raises(ConfigError, match="two learners on one GPU"):
@@ -192,7 +192,7 @@ def test_learners_that_could_share_a_gpu_are_refused() -> None:
 
 
 def test_engines_on_cpus_need_a_build_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where `make setup` found a GPU, the examples for CPUs cannot start."""
+    """A run without GPUs is refused if vLLM was built for GPUs."""
     monkeypatch.setattr(openai_server, "vllm_is_for_cpu", lambda: False)
     check_build(run(1, 1, replica_gpus=1))
     with pytest.raises(ConfigError, match="HGPO_BACKEND=cpu make setup"):
@@ -206,7 +206,7 @@ def test_resources_that_are_none_are_refused(resources: dict[str, float]) -> Non
 
 
 def test_a_model_that_a_node_does_not_have_is_named(tmp_path: Path) -> None:
-    """A name on a hub is not looked up here."""
+    """A missing local path raises an error; a name on a hub is not checked."""
     check_model_is_here(str(tmp_path))
     check_model_is_here("Qwen/Qwen2.5-1.5B-Instruct")
     with pytest.raises(FileNotFoundError, match="that all nodes share"):

@@ -1,4 +1,4 @@
-"""What a run needs, estimated: against numbers worked out by hand, and against a real update."""
+"""Estimates of a run's memory, against manual computations and against a real update."""
 
 import math
 from pathlib import Path
@@ -28,7 +28,7 @@ def sizes(config: RunConfig, shape: ModelSize, process: str) -> dict[str, int]:
 
 class TestMemory:
     def test_the_learner(self) -> None:
-        """20 bytes a parameter with a reference, and a micro-batch of one full-length turn."""
+        """A learner takes 20 bytes per parameter with a reference, plus one full-length turn."""
         shape = find_size(run())
         assert shape is not None
         parts = sizes(run(learner={"micro_batch_tokens": 4608}), shape, estimate.MAIN)
@@ -45,13 +45,13 @@ class TestMemory:
         assert round(sum(parts.values()) / GIB, 1) == 53.9
 
     def test_without_kl_there_is_no_reference(self) -> None:
-        """As the learner loads none."""
+        """Without a KL term, no reference model is counted, as the learner loads none."""
         parts = sizes(run(learner={"kl_coeff": 0}), TINY, estimate.MAIN)
         assert not any("reference" in what for what in parts)
 
     @pytest.mark.parametrize("kind", ["head", "separate"])
     def test_a_critic(self, kind: str) -> None:
-        """A separate one is a second model without head, which reads prompts; else nothing."""
+        """A separate critic is a second model that reads prompts; a head adds nothing."""
         ppo = {"algorithm": {"estimator": "ppo"}, "learner": {"critic": kind}}
         untied = ModelSize(tiny_qwen(tie_word_embeddings=False))
         without = sizes(run(), untied, estimate.MAIN)
@@ -70,7 +70,7 @@ class TestMemory:
         assert extra == (expected if kind == "separate" else {})
 
     def test_a_critic_of_tokens_with_few_layers(self) -> None:
-        """It reads whole turns; its size is that of a model with as many layers."""
+        """The critic reads whole turns and has the size of a model with `critic_layers` layers."""
         learner = {"critic": "separate", "critic_layers": 1}
         config = run(algorithm={"estimator": "vetta"}, learner=learner)
         small = ModelSize(tiny_qwen(num_hidden_layers=1))
@@ -82,12 +82,12 @@ class TestMemory:
         assert TINY.first_layers(99) is TINY.first_layers(None) is TINY
 
     def test_a_turn_longer_than_the_budget_has_a_micro_batch_of_its_own(self) -> None:
-        """The budget does not cut turns."""
+        """A turn is not split, even if it exceeds the budget."""
         parts = sizes(run(learner={"micro_batch_tokens": 100}), TINY, estimate.MAIN)
         assert "activations of 4,608 tokens" in parts
 
     def test_a_replica_on_a_gpu(self) -> None:
-        """Weights in the served type; a KV cache for all sequences at full length."""
+        """A replica holds weights in the served type and a KV cache for full-length sequences."""
         server = {"replica_gpus": 1, "max_num_seqs": 8, "memory_utilization": 0.5}
         config = run(policy_server=server)
         weights, cache = 2 * TINY.parameters, 8 * 4608 * 2 * 3 * 32 * 2
@@ -100,14 +100,14 @@ class TestMemory:
         assert estimate.smallest_gpu(two, TINY) == weights + cache + 2 * GIB
 
     def test_a_replica_on_a_cpu(self) -> None:
-        """Its KV cache is a setting."""
+        """The size of the KV cache is a setting."""
         config = run(policy_server={"cpu_kv_cache_gib": 3}, model={"dtype": "float32"})
         parts = sizes(config, TINY, estimate.REPLICA)
         assert parts["KV cache (cpu_kv_cache_gib)"] == 3 * GIB
         assert parts["weights, float32"] == 4 * TINY.parameters
 
     def test_published_weights(self) -> None:
-        """Two versions in the store, and a copy for each replica that loads one."""
+        """The object store holds two versions, and each replica that loads weights holds a copy."""
         config = run(policy_server={"num_replicas": 3})
         assert sizes(config, TINY, "published weights") == {
             "2 versions of the weights in Ray's object store, bfloat16": 2 * 2 * TINY.parameters,
@@ -117,7 +117,7 @@ class TestMemory:
         }
 
     def test_weights_between_gpus(self) -> None:
-        """The learner keeps a version, and none is in host memory."""
+        """With NCCL, the learner keeps a version on its GPU, and host memory holds none."""
         cluster = {"num_learners": 1, "learner_gpus": 1}
         config = run(cluster=cluster, policy_server={"weight_transport": "nccl", "replica_gpus": 1})
         parts = sizes(config, TINY, estimate.LEARNER)
@@ -128,7 +128,7 @@ class TestMemory:
         }
 
     def test_where_it_lies(self) -> None:
-        """On a GPU where one is asked for, else in the memory of the host."""
+        """Processes with a GPU use its memory, all others the memory of the host."""
         cluster = {"num_learners": 1, "learner_gpus": 1}
         gpus = run(cluster=cluster, policy_server={"replica_gpus": 0.5})
         places = {i.process: i.where for i in estimate.memory(gpus, TINY)}
@@ -138,7 +138,7 @@ class TestMemory:
 
 
 def test_several_learners() -> None:
-    """Each is a process with a share of its own; sharded, with a part of the parameters."""
+    """Each learner process is counted; with sharding, each holds a part of the parameters."""
     cluster = {"num_learners": 2, "learner_gpus": 1}
     whole = sizes(run(cluster=cluster), TINY, estimate.LEARNER)
     sharded = run(cluster=cluster, learner={"shard_parameters": True})
@@ -149,7 +149,7 @@ def test_several_learners() -> None:
 
 
 def test_adapters() -> None:
-    """Counted as peft makes them; nothing else has gradients, and there is no second model."""
+    """Adapters have peft's size; only they have gradients, and no reference is counted."""
     model = Qwen2ForCausalLM(tiny_qwen())
     add_lora(model, 5, 32, 0)
     adapters = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -164,7 +164,7 @@ def test_adapters() -> None:
 
 
 def test_bfloat16_on_a_gpu() -> None:
-    """The reference and activations are smaller, and a pass has matrices of its own."""
+    """In bfloat16, reference and activations are smaller, and a pass converts its matrices."""
     gpu = sizes(run(cluster={"learner_gpus": 1, "num_learners": 1}), TINY, estimate.LEARNER)
     cpu = sizes(run(cluster={"num_learners": 1}), TINY, estimate.LEARNER)
     assert gpu["reference model, bfloat16"] == TINY.frozen_bytes("bfloat16")
@@ -176,7 +176,7 @@ def test_bfloat16_on_a_gpu() -> None:
 
 
 def test_offloaded_moments() -> None:
-    """They are in host memory, and on the GPU when a pass is over: the larger of the two counts."""
+    """Offloaded moments are on the GPU only between passes, so the larger of both counts."""
     agent = {"max_prompt_tokens": 64, "max_response_tokens": 16}
 
     def on_gpu(tokens: int, offload: bool) -> int:
@@ -196,7 +196,7 @@ def test_offloaded_moments() -> None:
 
 
 def test_the_processes_of_a_gpu() -> None:
-    """An engine takes its share of the GPU; a colocated one waits while the learner needs more."""
+    """An engine takes its share of the GPU; a colocated engine sleeps during the update."""
     server = {"num_replicas": 2, "replica_gpus": 1, "memory_utilization": 0.5}
     cluster = {"num_learners": 1, "learner_gpus": 1}
     config = run(cluster=cluster, policy_server=server)
@@ -220,7 +220,7 @@ def test_the_processes_of_a_gpu() -> None:
 
 
 def test_checkpoints() -> None:
-    """Three times parameters, moments and policy; with LoRA, parameters and moments of adapters."""
+    """Three copies of parameters, moments and policy are counted; with LoRA, of the adapters'."""
     assert estimate.checkpoint_bytes(run(), TINY) == 3 * 16 * TINY.parameters
     adapters = TINY.adapter_parameters(4)
     expected = 3 * (12 * adapters + 4 * TINY.parameters)
@@ -240,7 +240,7 @@ PASSES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", PASSES)
 def test_the_peak_of_a_real_update(name: str, tmp_path: Path) -> None:
-    """The sum is the peak; with checkpointing, not all of its parts are there at once."""
+    """The peak of an update is close to the estimated sum, and at most 2 % above it."""
     chosen = {"minibatch_size": ROWS, "micro_batch_tokens": TOKENS} | PASSES[name]
     config = tiny_qwen(vocab_size=VOCABULARY, num_hidden_layers=6, max_position_embeddings=TOKENS)
     Qwen2ForCausalLM(config).save_pretrained(tmp_path)
@@ -248,7 +248,7 @@ def test_the_peak_of_a_real_update(name: str, tmp_path: Path) -> None:
     batch = steps_of_full_length()
     learner._weights_seq_no = 1
     lengths = {"prompt_length": torch.ones(ROWS).long(), "response_length": torch.ones(ROWS).long()}
-    learner._update({DEFAULT_MODULE_ID: batch | lengths})  # makes the moments
+    learner._update({DEFAULT_MODULE_ID: batch | lengths})  # allocates the moments
     with PeakMemory() as memory:
         learner._update({DEFAULT_MODULE_ID: batch})
     rank = chosen.pop("lora_rank", 0)
@@ -261,7 +261,7 @@ def test_the_peak_of_a_real_update(name: str, tmp_path: Path) -> None:
 
 
 def steps_of_full_length() -> dict[str, Tensor]:
-    """Return random rows of one length, whose engine was a little off."""
+    """Return random rows of full length."""
     generator = torch.Generator().manual_seed(0)
     prompt = TOKENS - RESPONSE
     ids = torch.randint(1, VOCABULARY, (ROWS, TOKENS), generator=generator).int()

@@ -1,4 +1,4 @@
-"""`hgpo sft`: what it learns from, and the model that it writes."""
+"""`hgpo sft`: the training data, and the model that it writes."""
 
 import copy
 import json
@@ -57,7 +57,7 @@ def start(tokenizer: PreTrainedTokenizerFast, tmp_path_factory: pytest.TempPathF
 
 
 def config(start: Path, **model: object) -> RunConfig:
-    """Return settings with this model."""
+    """Return the settings of a run with this model."""
     return parse_config({"model": {"model_path": str(start), **model}})
 
 
@@ -72,7 +72,7 @@ def write(file: Path, steps: list[Demonstration]) -> Path:
 
 
 def loss_of(model_path: Path, steps: list[Demonstration]) -> float:
-    """Return the mean loss of response tokens, computed plainly."""
+    """Return the mean loss of the response tokens, one sequence at a time."""
     model, renderer = load_model(str(model_path)), make_renderer(load_tokenizer(str(model_path)))
     losses: list[float] = []
     for row in encode(renderer, steps):
@@ -90,7 +90,7 @@ def make_renderer(tokenizer: PreTrainedTokenizerFast) -> TokenRenderer:
 
 
 def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Of its prompt, and of a response that ends; only the response has a loss."""
+    """Prompt and response are tokenized as the agent does it, and only the response has a loss."""
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     renderer = make_renderer(tokenizer)
@@ -110,7 +110,7 @@ def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) ->
 
 @pytest.mark.parametrize("games", [1, 2, 30, 100])
 def test_games_are_held_out_whole(games: int) -> None:
-    """A twentieth of them, at least one, if there are others."""
+    """A twentieth of the games is held out, and at least one if there are several."""
     steps = [Demonstration(f"{n % games}", ("p", "r")) for n in range(3 * games)]
     train, held = split_by_game(steps)
     assert sorted(train + held, key=id) == sorted(steps, key=id)
@@ -121,7 +121,7 @@ def test_games_are_held_out_whole(games: int) -> None:
 
 @pytest.mark.parametrize("lora", [0, 4])
 def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) -> None:
-    """All parameters, or adapters that are merged; the tokenizer stays."""
+    """The loss falls for all parameters and for merged adapters; the tokenizer does not change."""
     logs: list[dict[str, float]] = []
     result = fine_tune(
         config(start, lora_rank=lora),
@@ -144,7 +144,7 @@ def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) ->
 
 
 def test_passes_have_the_learners_type(start: Path, tmp_path: Path) -> None:
-    """`learner.compute_dtype`: the loss of bfloat16 is nearly that of float32."""
+    """`learner.compute_dtype` sets the type; the loss of bfloat16 is close to that of float32."""
     losses = []
     for dtype in ("auto", "float32", "bfloat16"):
         folder = tmp_path / dtype
@@ -158,7 +158,7 @@ def test_passes_have_the_learners_type(start: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
-    """From its last checkpoint: it does not repeat the steps before."""
+    """A resumed fine-tuning continues from its last checkpoint."""
     paths = tmp_path / "out", tmp_path / "kept"
 
     def stop(values: dict[str, float]) -> None:
@@ -177,7 +177,7 @@ def test_an_interrupted_one_resumes(start: Path, tmp_path: Path) -> None:
 
 
 def test_an_incomplete_checkpoint_is_not_used(tmp_path: Path) -> None:
-    """As of a process that was killed while it wrote: without the file that is written last."""
+    """A checkpoint without trainer_state.json, which is written last, is ignored."""
     assert last_checkpoint(tmp_path / "none") is None
     for step, complete in ((5, True), (10, True), (15, False)):
         folder = tmp_path / f"checkpoint-{step}"
@@ -199,7 +199,7 @@ def test_an_incomplete_checkpoint_is_not_used(tmp_path: Path) -> None:
     ],
 )
 def test_bad_demonstrations(tmp_path: Path, text: str, message: str) -> None:
-    """One line that names the file."""
+    """Missing or malformed demonstrations raise a one-line error."""
     file = tmp_path / "demos.jsonl"
     file.write_text(text)
     with pytest.raises(DataError, match=message):
@@ -209,13 +209,13 @@ def test_bad_demonstrations(tmp_path: Path, text: str, message: str) -> None:
 
 
 def sft(file: Path, output: Path, model: Path) -> list[str]:
-    """Return the command."""
+    """Return the arguments of `hgpo sft`."""
     return ["sft", "alfworld_pocket", str(file), str(output), f"model.model_path={model}"]
 
 
 class TestCommand:
     def test_it_writes_a_model(self, start: Path, tmp_path: Path) -> None:
-        """It removes its checkpoints, and does not overwrite a model."""
+        """The command writes a model, removes its checkpoints, and refuses to overwrite a model."""
         file = write(tmp_path / "demos.jsonl", STEPS)
         command = sft(file, tmp_path / "out", start)
         result = CliRunner().invoke(app, [*command, "--epochs", "1"], catch_exceptions=False)
@@ -231,7 +231,7 @@ class TestCommand:
     def test_other_inputs_do_not_resume(
         self, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """The checkpoints would be of another model."""
+        """Resuming with other settings is refused, and the same command resumes."""
 
         def stop(*arguments: object) -> None:
             raise KeyboardInterrupt
@@ -256,14 +256,14 @@ class TestCommand:
         ],
     )
     def test_bad_settings(self, start: Path, tmp_path: Path, override: str, message: str) -> None:
-        """One line."""
+        """Settings that do not fit raise a one-line error."""
         file = write(tmp_path / "demos.jsonl", STEPS)
         command = sft(file, tmp_path / "out", start)
         with pytest.raises(ConfigError, match=message):
             CliRunner().invoke(app, [*command, override], catch_exceptions=False)
 
     def test_contexts(self, start: Path, tmp_path: Path) -> None:
-        """Rendered prompts suit both; conversations are refused for a window."""
+        """Rendered prompts fit both contexts; conversations are refused for a window."""
         rendered, conversation = tmp_path / "rendered.jsonl", tmp_path / "conversation.jsonl"
         rows = [{"rendered_prompt": "go to desk 3", "response": "go to desk 3"}] * 2
         rendered.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -281,7 +281,7 @@ class TestCommand:
     def test_bad_models(
         self, tokenizer: PreTrainedTokenizerFast, start: Path, tmp_path: Path
     ) -> None:
-        """A file is missing, or the tokenizer has no chat template."""
+        """A model without chat template or tokenizer raises an error."""
         model = tmp_path / "model"
         shutil.copytree(start, model)
         command = sft(write(tmp_path / "demos.jsonl", STEPS), tmp_path / "out", model)
@@ -298,7 +298,7 @@ class TestCommand:
 
 
 def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFast) -> None:
-    """They lose their beginning."""
+    """Prompts that are too long lose their beginning."""
     renderer = TokenRenderer(
         tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=16)
     )
@@ -311,7 +311,7 @@ def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFas
 def test_conversations_are_those_of_the_agent(
     tokenizer: PreTrainedTokenizerFast, generated_games: Path, tmp_path: Path
 ) -> None:
-    """Token for token, from the demonstrations that `hgpo data demos` writes."""
+    """Conversations from `hgpo data demos` have the same token ids as the agent's."""
     file = tmp_path / "demos.jsonl"
     settings = [f"env.data={generated_games}", "agent.context=conversation", "env.max_steps=50"]
     settings += ["env.options={}", "agent.memory_length=2"]

@@ -1,4 +1,4 @@
-"""Tokens, FLOP and seconds of an iteration: by hand, and against torch's counter."""
+"""Tokens, FLOP and seconds of an iteration, against manual counts and torch's counter."""
 
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from tests.unit.learner.learner_reference import build_learner
 from tests.unit.run.model_sizes import TINY, run, tiny_qwen
 
 TURN = SequenceLength(prompt=100, response=20)
-# Of `TINY`: 3 layers with queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400,
-# and biases; the head is 320 x 96.
+# `TINY` has 3 layers with queries and output of 96 x 96, keys and values of 96 x 32, three matrices
+# of 96 x 400, and biases; its head is 320 x 96.
 LAYERS = 3 * (2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 400 + 96 + 2 * 32)
 HEAD = 320 * 96
 ATTENTION = 4 * 3 * 96 * (120 * 121 // 2)
@@ -44,14 +44,14 @@ def update(**sections: Any) -> float:
 
 
 def test_tokens() -> None:
-    """Turns of all episodes; every epoch trains on prompts and responses."""
+    """All turns are sampled once, and each epoch trains on their prompts and responses."""
     got = work(small(learner={"num_epochs": 3}), TINY, TURN)
     assert list(got.values())[:4] == [40, 4000, 800, 3 * 4800]
     assert full_sequence(small()) == SequenceLength(4096, 512)
 
 
 def test_conversations() -> None:
-    """The turns of an episode are computed once; what does not fit is another conversation."""
+    """An episode's turns share a sequence; turns that do not fit start another sequence."""
     agent = {"context": "conversation", "max_response_tokens": 20}
     config = small(agent=agent | {"max_prompt_tokens": 300})
     length = full_sequence(config)
@@ -66,7 +66,7 @@ def test_conversations() -> None:
 
 
 def test_critic_of_conversations() -> None:
-    """Values of turns need all but the last response."""
+    """Values of turns need the tokens before the last response."""
     agent = {"context": "conversation", "max_response_tokens": 20, "max_prompt_tokens": 300}
     learner = {"kl_coeff": 0, "critic": "head"}
     config = small(agent=agent, algorithm={"estimator": "ppo"}, learner=learner)
@@ -75,14 +75,14 @@ def test_critic_of_conversations() -> None:
 
 
 def test_forward() -> None:
-    """The head is computed for response tokens; a token attends to those before it."""
+    """The head is computed for response tokens only, and attention is causal."""
     assert forward_flop(TINY, 120, 20) == FORWARD
     assert forward_flop(TINY, 100, 0) == PROMPT
     assert work(small(), TINY, TURN)["FLOP of sampling"] == 40 * FORWARD
 
 
 def test_update() -> None:
-    """Forward and backward, and one forward pass for each further set of log-probabilities."""
+    """Each further set of log-probabilities costs one forward pass more."""
     plain = {"kl_coeff": 0, "minibatch_size": 10}
     layers = FORWARD - 2 * HEAD * 20
     assert update(learner=plain) == 3 * FORWARD
@@ -96,7 +96,7 @@ def test_update() -> None:
 
 
 def test_critic() -> None:
-    """One on the policy computes values of prompts; a separate one is trained on them."""
+    """A head computes values of prompts; a separate critic is also trained on them."""
     ppo = {"algorithm": {"estimator": "ppo"}}
     learner = {"kl_coeff": 0, "num_epochs": 2}
     assert update(learner=learner | {"critic": "head"}, **ppo) == 6 * FORWARD + PROMPT
@@ -109,13 +109,13 @@ def test_critic() -> None:
 
 @pytest.mark.parametrize("estimator", ["hcapo", "gear", "sdar"])
 def test_teacher(estimator: str) -> None:
-    """One more forward pass, without the text in its prompts."""
+    """A teacher needs one more forward pass; the text added to its prompts is not counted."""
     got = update(learner={"kl_coeff": 0}, algorithm={"estimator": estimator})
     assert got == 4 * FORWARD
 
 
 def test_critic_of_tokens() -> None:
-    """It reads responses as well, in as many layers as it has."""
+    """A critic of tokens also reads responses and is computed in `critic_layers` layers."""
     ppo = {"algorithm": {"estimator": "ppo_tokens"}}
     learner = {"kl_coeff": 0, "critic": "separate"}
     layers = FORWARD - 2 * HEAD * 20
@@ -125,7 +125,7 @@ def test_critic_of_tokens() -> None:
 
 
 def test_seconds() -> None:
-    """Divided by the number of GPUs of each side; sampling and update overlap one step off."""
+    """FLOP are divided by each side's GPUs; with one_step_off, sampling and update overlap."""
     config = small(
         cluster={"num_learners": 2, "learner_gpus": 1},
         policy_server={"num_replicas": 4, "replica_gpus": 1},
@@ -141,7 +141,7 @@ def test_seconds() -> None:
 
 @pytest.mark.parametrize(("checkpointing", "tolerance"), [(False, 0.002), (True, 0.05)])
 def test_what_torch_counts(checkpointing: bool, tolerance: float, tmp_path: Path) -> None:
-    """Products of matrices in four mini-batches of an update, with reference and old_logp."""
+    """The estimate matches torch's count of matrix products for an update of four mini-batches."""
     chosen = {"minibatch_size": 10, "old_logp": "recomputed", "micro_batch_tokens": 1200}
     chosen["gradient_checkpointing"] = checkpointing
     Qwen2ForCausalLM(tiny_qwen()).save_pretrained(tmp_path)
@@ -158,6 +158,6 @@ def test_what_torch_counts(checkpointing: bool, tolerance: float, tmp_path: Path
     with FlopCounterMode(display=False) as counter:
         learner._update({DEFAULT_MODULE_ID: columns})
     size = ModelSize(tiny_qwen())
-    size.attention = 0  # torch does not count it on a CPU
+    size.attention = 0  # torch does not count attention on a CPU
     expected = work(small(learner=chosen), size, TURN)["FLOP of the update"]
     assert counter.get_total_flops() == pytest.approx(expected, rel=tolerance)

@@ -1,4 +1,4 @@
-"""Checkpoint folders: whole or not there, and damage shows."""
+"""Checkpoint folders are replaced atomically, and damage is detected."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def content(folder: Path) -> str:
 
 @pytest.fixture
 def final(tmp_path: Path) -> Path:
-    """Two versions, the older one kept."""
+    """Return a folder with two versions: the current one and the previous one."""
     final = tmp_path / "state"
     for text in ("first", "second"):
         write_folder(final, lambda path, text=text: fill(text, path), keep_previous=True)
@@ -35,7 +35,7 @@ def final(tmp_path: Path) -> Path:
 
 
 def test_versions(final: Path) -> None:
-    """Nothing else is left behind."""
+    """A write keeps the previous version only if it is asked to, and leaves no other files."""
     assert (content(final), content(previous(final))) == ("second", "first")
     assert sorted(path.name for path in final.parent.iterdir()) == ["state", "state.previous"]
     check_folder(final)
@@ -49,7 +49,7 @@ def test_versions(final: Path) -> None:
 )
 @pytest.mark.parametrize("harm", ["cut", "changed", "gone"])
 def test_the_version_before_a_damaged_one(final: Path, name: str, harm: str) -> None:
-    """Takes its place, so that the next checkpoint does not push it out."""
+    """The previous version replaces a damaged one, so that the next write does not delete it."""
     path = final / name
     text = path.read_text()
     if harm == "gone":
@@ -82,7 +82,7 @@ def test_the_version_before_a_damaged_one(final: Path, name: str, harm: str) -> 
     ],
 )
 def test_a_manifest_of_another_shape(final: Path, manifest: str) -> None:
-    """Is damage: it names files, each with a size and a checksum."""
+    """A malformed manifest counts as damage."""
     (final / MANIFEST).write_text(manifest)
     with pytest.raises(DamagedFolderError, match=rf"state is damaged: {MANIFEST}"):
         check_folder(final)
@@ -91,7 +91,7 @@ def test_a_manifest_of_another_shape(final: Path, manifest: str) -> None:
 
 
 def test_between_the_two_renames(final: Path) -> None:
-    """The process ended there: the old version has been moved, the new one not yet."""
+    """If the process ended between the two renames, the previous version is restored."""
     previous(final).rename(final.parent / "older")
     final.rename(previous(final))
     assert newest_intact(final) == (final, [])
@@ -107,7 +107,7 @@ def test_nothing_whole(final: Path) -> None:
 
 
 def test_a_write_that_fails_changes_nothing(final: Path) -> None:
-    """The partial folder is removed."""
+    """A failed write removes its partial folder and keeps both versions."""
 
     def fail(path: Path) -> None:
         fill("third", path)
@@ -120,7 +120,7 @@ def test_a_write_that_fails_changes_nothing(final: Path) -> None:
 
 
 def test_the_best_policy_outlives_the_last(tmp_path: Path) -> None:
-    """The two share files while they are the same, and stay whole."""
+    """`best/` shares files with the checkpoint and stays intact when the checkpoint is replaced."""
     directory = RunDirectory(tmp_path)
     write_folder(directory.checkpoint, lambda path: fill("first", path))
     directory.keep_best()

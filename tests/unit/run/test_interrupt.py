@@ -1,4 +1,4 @@
-"""SIGTERM ends a command as Ctrl-C does, in whatever state it inherited SIGINT."""
+"""SIGTERM ends a command as Ctrl-C does, whatever the inherited state of SIGINT."""
 
 import fcntl
 import multiprocessing.util
@@ -21,7 +21,7 @@ from tests.paths import ROOT
 from tests.processes import Command, assert_gone
 from tests.unit.cli.command import POCKET
 
-# Minutes of work, so that the signal comes before its end.
+# Minutes of work, so that the signal arrives before the end.
 GENERATE = ["data", "generate", "alfworld", "games", "games.train=2000"]
 TRAIN = ["train", str(POCKET), "cache=.", "games.train=2000"]
 DEMONSTRATE = [
@@ -37,7 +37,7 @@ test_interrupt.work_in_pool()
 
 @pytest.fixture
 def signals() -> Iterator[None]:
-    """SIGINT is as in a new process, and afterwards as before: Tune leaves a handler behind."""
+    """Use the default SIGINT handler, as Tune leaves another one behind; restore it afterwards."""
     handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -46,14 +46,14 @@ def signals() -> Iterator[None]:
 
 
 def terminate() -> None:
-    """Send SIGTERM to this process, and give the handler a moment."""
+    """Send SIGTERM to this process and wait for the handler."""
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(1)
 
 
 @pytest.mark.parametrize("inherited", ["nothing", "ignored", "blocked"])
 def test_sigterm_interrupts(inherited: str, signals: None) -> None:
-    """Background jobs of a shell ignore SIGINT; processes that Ray starts have it blocked."""
+    """SIGTERM works even if SIGINT is ignored (shell jobs) or blocked (processes of Ray)."""
     if inherited == "ignored":
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     if inherited == "blocked":
@@ -82,12 +82,12 @@ def test_sigterm_interrupts(inherited: str, signals: None) -> None:
 def test_sigterm_while_data_are_made(
     tmp_path: Path, command: list[str], partial: str, said: str
 ) -> None:
-    """Exit code 130, one line, nothing unfinished on disk, and no process left."""
+    """The command exits with code 130 and one line; no partial data and no process remain."""
     name, *arguments = command
     with Command(arguments, tmp_path / "log.txt", name, folder=tmp_path) as running:
         running.wait_for(tmp_path / partial)
         children = psutil.Process(running.process.pid).children
-        running.wait_until(lambda: len(children()) > 2)  # two workers and multiprocessing's own
+        running.wait_until(lambda: len(children()) > 2)  # two workers and the resource tracker
         running.process.terminate()
         assert running.process.wait(60) == 130, running.log.read_text()
         running.assert_nothing_survives(20)
@@ -101,7 +101,7 @@ def test_sigterm_while_data_are_made(
 def test_an_interrupt_while_a_worker_starts(
     signals: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The worker has not read yet what it is to run; it would print a traceback."""
+    """A worker that is interrupted during its start ends without a traceback."""
     spawn, started = multiprocessing.util.spawnv_passfds, list[psutil.Process]()
 
     def spawn_and_interrupt(path: Any, arguments: Any, descriptors: Any) -> int:
@@ -120,19 +120,19 @@ def test_an_interrupt_while_a_worker_starts(
 
 
 def work_in_pool() -> None:
-    """Tasks that take minutes."""
+    """Run tasks that take minutes."""
     with process_pool(2) as pool:
         list(pool.map(work_long, range(4)))
 
 
 def work_long(task: int) -> None:
-    os.write(1, b"begun\n")  # in one piece, as another worker writes at the same time
+    os.write(1, b"begun\n")  # a single write, as the other worker writes at the same time
     time.sleep(120)
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent(signum: int) -> None:
-    """At once, whatever they are doing, and without tracebacks of their own."""
+    """Workers end at once and print no traceback."""
     with subprocess.Popen(
         [sys.executable, "-c", WORK],
         cwd=ROOT,
@@ -157,7 +157,7 @@ def test_workers_end_with_their_parent(signum: int) -> None:
 
 
 class TestPartialData:
-    """What is written beside its place, by processes that were killed or go on."""
+    """Partial data of killed and of running processes."""
 
     HOLD = """
 import sys
@@ -174,7 +174,7 @@ with made(Path("data")):
     def test_what_killed_processes_left_is_removed(
         self, tmp_path: Path, kind: str, killed: bool
     ) -> None:
-        """Partial data of running processes are kept."""
+        """Partial data of killed processes are removed; those of running processes are kept."""
         with subprocess.Popen(
             [sys.executable, "-c", self.HOLD, kind],
             cwd=tmp_path,
@@ -197,7 +197,7 @@ with made(Path("data")):
         assert left == ({"data"} if killed else {"data", partial.name})
 
     def test_two_make_the_same(self, tmp_path: Path) -> None:
-        """The first to end wins, and the other is content with it."""
+        """If two processes make the same data, those of the first to finish are kept."""
         with new_directory(tmp_path / "data") as slow:
             (slow / "text").write_text("slow")
             with new_directory(tmp_path / "data") as fast:
@@ -211,7 +211,7 @@ with made(Path("data")):
     def test_another_that_cleans_up_takes_nothing_in_use(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Any, moment: tuple[Any, str]
     ) -> None:
-        """It does so right before this one has its lock, or gives its data their name."""
+        """Another writer's clean-up, right before the lock or the rename, keeps data in use."""
         owner, name = moment
         original = getattr(owner, name)
 
@@ -228,7 +228,7 @@ with made(Path("data")):
         assert [path.name for path in tmp_path.iterdir()] == ["data"]
 
     def test_a_file_does_not_replace_a_directory(self, tmp_path: Path) -> None:
-        """The error comes before the work."""
+        """The error is raised before any data are written."""
         with pytest.raises(IsADirectoryError), new_file(tmp_path):
             pytest.fail("began to write")
 

@@ -1,4 +1,4 @@
-"""What a job uploads: code, little of it, and never data; where a job may write."""
+"""Which files a job uploads, and where it may write."""
 
 import shutil
 import zipfile
@@ -38,7 +38,7 @@ DATA = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A checkout with data in it, beside a module and a run file of the user's."""
+    """Return a checkout that has data, a module and a user's run file."""
     for name in (".gitignore", ".rayignore"):
         shutil.copy(ROOT / name, tmp_path)
     for name in (*DATA, "hgpo_rllib/config.py", "mine.yaml"):
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def packed(folder: Path, target: Path) -> dict[Path, int]:
-    """What Ray packs of a folder: bytes by path."""
+    """Return the size of each file that Ray packs from a folder, by path."""
     excludes = get_runtime_env_default_excludes()
     create_package(str(folder), target, include_gitignore=True, excludes=excludes)
     with zipfile.ZipFile(target) as archive:
@@ -87,7 +87,7 @@ def run_config(**paths: str) -> RunConfig:
 
 
 def test_a_job_writes_to_absolute_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the folder of a job; elsewhere relative paths are as good."""
+    """Relative paths are refused in a job's folder, which Ray deletes, and accepted elsewhere."""
     check_paths_are_kept(run_config(), output=Path("runs"))
     job = tmp_path / JOB_FOLDERS / "_ray_pkg_0a1b"
     job.mkdir(parents=True)
@@ -112,7 +112,7 @@ def test_a_job_writes_to_absolute_paths(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_commands_refuse_to_lose_results(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is made."""
+    """The command fails before it writes any file."""
     job = tmp_path / JOB_FOLDERS / "_ray_pkg_0a1b"
     job.mkdir(parents=True)
     monkeypatch.chdir(job)

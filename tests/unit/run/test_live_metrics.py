@@ -1,4 +1,4 @@
-"""Gauges of a run: what they show, that they stay, and that docs and dashboard know them all."""
+"""Live gauges of a run, and whether dashboard and scrape file cover all of them."""
 
 import json
 import re
@@ -33,7 +33,7 @@ NAMES = TAGS.keys()
 
 
 def names_in(expression: str) -> set[str]:
-    """Names of our gauges that a query asks for, without Ray's prefix."""
+    """Return the names of this project's gauges in a query, without Ray's prefix."""
     return set(re.findall(r"\bray_(hgpo_\w+)", expression))
 
 
@@ -67,7 +67,7 @@ def test_an_evaluation_has_gauges_per_split() -> None:
 
 
 class FakeGauge:
-    """Records what a gauge is set to."""
+    """A gauge that records its values."""
 
     calls: defaultdict[str, list[tuple[float, dict[str, str]]]]
 
@@ -81,7 +81,7 @@ class FakeGauge:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, list[tuple[float, dict[str, str]]]]:
-    """Calls of the gauges, which are set a hundred times a second."""
+    """Return the recorded calls of the gauges, which are refreshed every 10 ms."""
     FakeGauge.calls = defaultdict(list)
     monkeypatch.setattr(live_metrics, "Gauge", FakeGauge)
     monkeypatch.setattr(live_metrics, "REFRESH_SECONDS", 0.01)
@@ -91,7 +91,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, list[tuple[float,
 def test_gauges_are_set_again_until_the_block_ends(
     calls: defaultdict[str, list[tuple[float, dict[str, str]]]],
 ) -> None:
-    """Ray forgets a gauge 20 seconds after it was last set."""
+    """Gauges are refreshed, because Ray drops a gauge 20 seconds after it was last set."""
     in_flight = 3
     with LiveMetrics("r", lambda: in_flight) as live:
         live.publish({"success_rate": 0.5, "oracle_gap_step": 1.0})
@@ -105,7 +105,7 @@ def test_gauges_are_set_again_until_the_block_ends(
         wait_until(lambda: calls["hgpo_prompts_in_flight"][-1] == (4, {"run": "r"}), 10)
         gaps = len(calls["hgpo_oracle_gap_step"])
         wait_until(lambda: calls["hgpo_success_rate"].count((0.75, {"run": "r"})) > 3, 10)
-        assert len(calls["hgpo_oracle_gap_step"]) == gaps  # a value that is gone is not shown again
+        assert len(calls["hgpo_oracle_gap_step"]) == gaps  # a removed value is not set again
     sets = len(calls["hgpo_success_rate"])
     time.sleep(0.05)
     assert len(calls["hgpo_success_rate"]) == sets
@@ -121,8 +121,8 @@ def test_names_follow_the_rules_of_prometheus() -> None:
     assert len(NAMES) == 1 + len(METRICS) + len(EVALUATION_METRICS)
     for name in NAMES:
         assert re.fullmatch(r"hgpo(_[a-z]+)+", name)
-        assert not name.endswith(("_total", "_count", "_sum", "_bucket"))  # no gauges
-    assert all(metric.description.isascii() for metric in METRICS.values())  # Ray takes no other
+        assert not name.endswith(("_total", "_count", "_sum", "_bucket"))  # reserved suffixes
+    assert all(metric.description.isascii() for metric in METRICS.values())  # for Ray
 
 
 def test_the_dashboard_asks_for_every_gauge_and_for_no_other() -> None:
@@ -149,7 +149,7 @@ def test_panels_have_a_place_of_their_own() -> None:
         for y in range(place["y"], place["y"] + place["h"])
     ]
     assert len(set(cells)) == len(cells)
-    assert max(x for x, _ in cells) < 24  # Grafana's columns
+    assert max(x for x, _ in cells) < 24  # Grafana has 24 columns
 
 
 def test_the_scrape_file_reads_what_ray_writes() -> None:

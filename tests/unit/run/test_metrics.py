@@ -1,4 +1,4 @@
-"""Rows of metrics.jsonl and evaluation.jsonl, and counts by task, of episodes made by hand."""
+"""Rows of metrics.jsonl and evaluation.jsonl, and counts by task."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from tests.unit.rollout.episodes import SETTINGS, group
 
 
 def test_metrics_of_episodes() -> None:
-    """Episodes of 3, 1 and 2 steps: the first wins, and two steps are invalid."""
+    """Metrics match a manual count for three episodes, of which the first is won."""
     result = IterationResult(
         scored=score(group(), SETTINGS),
         statistics={"kl": float("nan"), "entropy": 0.5},
@@ -45,7 +45,7 @@ def test_metrics_of_episodes() -> None:
 
 
 def test_counts_by_task() -> None:
-    """The end of a group's name is its place among the played tasks, which can repeat."""
+    """Episodes are counted by task: a group's name ends with its place among the played tasks."""
     won, lost, _ = group()
     played = [
         replace(lost, group="0/dev/0"),

@@ -1,4 +1,4 @@
-"""Sizes of models: against numbers worked out by hand, and against real models."""
+"""Sizes of models, against manual computations and against real models."""
 
 import json
 from pathlib import Path
@@ -29,19 +29,19 @@ class TestShape:
         ],
     )
     def test_known_models_have_their_published_size(self, name: str, parameters: int) -> None:
-        """A wrong number in the table would show in the total; they are as large with a name."""
+        """The table gives each model its published size, with and without `-Instruct`."""
         for given in (name, f"{name}-Instruct"):
             size = find_size(run(model={"model_path": given}))
             assert size is not None
             assert size.parameters == parameters
 
     def test_every_known_model_is_checked(self) -> None:
-        """The test above names them all."""
+        """The test above covers every model in the table."""
         assert len(KNOWN_MODELS) == 7
 
     @pytest.mark.parametrize("tied", [True, False])
     def test_a_real_qwen(self, tied: bool, tmp_path: Path) -> None:
-        """The count from config.json is that of the model."""
+        """The size computed from config.json equals the model's parameter count."""
         model = Qwen2ForCausalLM(tiny_qwen(tie_word_embeddings=tied))
         model.config.save_pretrained(tmp_path)
         shape = find_size(run(model={"model_path": str(tmp_path)}))
@@ -51,7 +51,7 @@ class TestShape:
         assert shape.parameters == shape.trunk_parameters + head
 
     def test_a_real_llama(self, tmp_path: Path) -> None:
-        """No biases, and heads of another size than hidden / heads."""
+        """The size is right for a model without biases and with its own `head_dim`."""
         config = LlamaConfig(
             vocab_size=256,
             hidden_size=64,
@@ -67,7 +67,7 @@ class TestShape:
         assert shape.parameters == sum(p.numel() for p in LlamaForCausalLM(config).parameters())
 
     def test_the_pocket_model(self) -> None:
-        """Its shape follows from `warm_start`, as `make_model` builds it."""
+        """The size follows from `warm_start` and equals that of `make_model`."""
         from tokenizers import Tokenizer, models
         from transformers import PreTrainedTokenizerFast
 
@@ -83,7 +83,7 @@ class TestShape:
         assert shape.parameters == sum(p.numel() for p in model.parameters())
 
     def test_unknown_models_are_unknown(self, tmp_path: Path) -> None:
-        """A name that is not in the table, a folder without config, another architecture."""
+        """Unlisted names, folders without a config and other architectures have no known size."""
         for name in ("nobody/knows", str(tmp_path)):
             assert find_size(run(model={"model_path": name})) is None
         (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
@@ -91,7 +91,7 @@ class TestShape:
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "none"}'])
     def test_a_broken_config_is_named(self, tmp_path: Path, text: str) -> None:
-        """One line with the file."""
+        """A malformed config.json raises an error that names the file."""
         (tmp_path / "config.json").write_text(text)
         with pytest.raises(ConfigError, match=r"^model\.model_path: .*config\.json is not a model"):
             find_size(run(model={"model_path": str(tmp_path)}))
@@ -99,19 +99,20 @@ class TestShape:
 
 class TestFormulas:
     def test_kv_cache(self) -> None:
-        """Keys and values of 3 layers, one head of 32, two bytes each, for 10 tokens."""
+        """The cache holds keys and values of 3 layers with one head of 32 for 10 tokens."""
         assert TINY.kv_cache_bytes(10, "bfloat16") == 10 * 2 * 3 * 32 * 2
         assert TINY.kv_cache_bytes(10, "float32") == 10 * 2 * 3 * 32 * 4
 
     def test_logits(self) -> None:
-        """Three arrays of 320 float32 values for each of 10 tokens."""
+        """Logits take three float32 arrays of 320 values per token; an entropy bonus needs more."""
         assert TINY.logit_bytes(10) == 10 * 3 * 320 * 4
         assert TINY.logit_bytes(10, entropy_bonus=True) == 10 * 4 * 320 * 6
 
     def test_activations_by_hand(self) -> None:
-        """3 layers, each 6 x 96 + 2 x 96 + 2 x 32 + 4 x 400 = 2432 values of four bytes.
+        """Activations match a manual count.
 
-        In bfloat16: 4 x 96 values of four bytes, 5 x 96 + 2 x 96 + 2 x 32 + 4 x 400 = 2336 of two.
+        Each of 3 layers has 6 x 96 + 2 x 96 + 2 x 32 + 4 x 400 = 2432 values of four bytes; in
+        bfloat16 4 x 96 of four bytes and 5 x 96 + 2 x 96 + 2 x 32 + 4 x 400 = 2336 of two.
         """
         assert TINY.activation_bytes(10) == 10 * 3 * 2432 * 4
         low = 4 * 4 * 96 + 2 * 2336
@@ -119,9 +120,10 @@ class TestFormulas:
         assert TINY.activation_bytes(10, "bfloat16", checkpointing=True) == 10 * (3 * 4 * 96 + low)
 
     def test_matrices_by_hand(self) -> None:
-        """A layer: queries and output 96 x 96, keys and values 96 x 32, three of 96 x 400.
+        """Matrices match a manual count.
 
-        Queries, keys and values have biases. The head is 320 x 96, and tied.
+        A layer has queries and output of 96 x 96, keys and values of 96 x 32 and three matrices of
+        96 x 400; queries, keys and values have biases. The head is 320 x 96, and tied.
         """
         layer = 2 * 96 * 96 + 2 * 96 * 32 + 3 * 96 * 400 + 96 + 2 * 32
         norms, embedding = 7 * 96, 320 * 96
@@ -153,15 +155,15 @@ class TestFormulas:
     def test_activations_are_what_a_real_model_keeps(
         self, dtype: Dtype, checkpointing: bool
     ) -> None:
-        """Autograd saves what the formulas count, and less than a tenth besides.
+        """The formulas count what autograd saves to within 10 %.
 
-        With checkpointing, what is computed again in the backward pass does not show here.
+        With checkpointing, the activations that the backward pass recomputes are not included.
         """
         model = Qwen2ForCausalLM(tiny_qwen()).train()
         if checkpointing:
             model.base_model.gradient_checkpointing_enable({"use_reentrant": False})
         parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        kept = {}  # the tensors are held, so that no storage is used twice
+        kept = {}  # keeps the tensors alive, so that no storage is reused
 
         def pack(tensor: torch.Tensor) -> torch.Tensor:
             if tensor.untyped_storage().data_ptr() not in parameters:
@@ -181,5 +183,5 @@ class TestFormulas:
         if checkpointing:
             one_layer = ModelSize(tiny_qwen(num_hidden_layers=1)).activation_bytes(tokens, dtype)
             expected = TINY.activation_bytes(tokens, dtype, checkpointing=True) - one_layer
-            saved -= 2 * tokens * 4 * 96  # input of the last norm, and the same normalized
+            saved -= 2 * tokens * 4 * 96  # the input of the last norm, and its normalized form
         assert expected == pytest.approx(saved, rel=0.1)

@@ -1,4 +1,4 @@
-"""The run directory: one process writes to it, and what a killed one left can be read."""
+"""The run directory: its lock, and reading what a killed run left behind."""
 
 import io
 import os
@@ -43,7 +43,7 @@ START_CHILD = "import subprocess; subprocess.Popen(['sleep', '60'])"
 
 
 def test_runs_of_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its own folder; a broken link is named."""
+    """Runs of the same second get different folders; a broken link raises a one-line error."""
     monkeypatch.setattr("time.strftime", lambda _: "now")
     config = RunConfig(output=str(tmp_path / "runs"))
     names = [RunDirectory.create(config).path.name for _ in range(3)]
@@ -55,7 +55,7 @@ def test_runs_of_the_same_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @contextmanager
 def held_elsewhere(folder: Path, inside: str = "") -> Iterator[psutil.Process]:
-    """Another process holds the lock, and runs `inside` meanwhile."""
+    """Yield another process that holds the lock and has run `inside`."""
     command = [sys.executable, "-c", HOLD.format(inside=inside), str(folder)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, text=True) as holder:
@@ -73,7 +73,7 @@ def held_elsewhere(folder: Path, inside: str = "") -> Iterator[psutil.Process]:
 
 @pytest.fixture
 def run(tmp_path: Path, generated_games: Path, model_path: str) -> Path:
-    """A run that was killed in its second iteration, while it wrote a line."""
+    """Return the directory of a run that was killed in its second iteration during a write."""
     folder = tmp_path / "run"
     (folder / "state").mkdir(parents=True)
     config = load_config(None, [f"env.data={generated_games}", f"model.model_path={model_path}"])
@@ -84,7 +84,7 @@ def run(tmp_path: Path, generated_games: Path, model_path: str) -> Path:
 
 class TestLock:
     def test_another_process_is_named(self, tmp_path: Path) -> None:
-        """By its id and host, in one line; the lock is free when it has ended."""
+        """The error names the process and its host; the lock is released when that process ends."""
         with held_elsewhere(tmp_path / "run") as holder:
             with pytest.raises(ConfigError) as refused, locked(tmp_path / "run"):
                 pass
@@ -122,7 +122,7 @@ class TestLock:
 
 
 def test_train_resume_of_a_run_that_is_written(run: Path, tmp_path: Path) -> None:
-    """Exit code 2 and one line, before Ray starts; no file is changed."""
+    """Resuming a locked run exits with code 2 and one line before Ray starts or a file changes."""
     with held_elsewhere(run) as holder:
         before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
         (tmp_path / "cwd").mkdir()
@@ -140,7 +140,7 @@ def test_a_sweep_that_is_written(tmp_path: Path) -> None:
 
 
 def test_a_trial_whose_run_is_written(run: Path) -> None:
-    """It fails; the log of the trial says why."""
+    """A trial whose run directory is locked fails, and its log names the reason."""
     with held_elsewhere(run) as holder:
         with pytest.raises(ConfigError, match="is in use: process"):
             RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
@@ -148,7 +148,7 @@ def test_a_trial_whose_run_is_written(run: Path) -> None:
 
 
 def test_a_trial_keeps_others_from_its_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `hgpo train --resume` of it would write the same files."""
+    """A trial holds the lock of its run, since `hgpo train --resume` would write the same files."""
     tried: list[str] = []
 
     def stop(*_: Any) -> RunConfig:
@@ -166,7 +166,7 @@ def test_a_trial_keeps_others_from_its_run(run: Path, monkeypatch: pytest.Monkey
 class TestLines:
     @pytest.mark.parametrize("end", ['{"iteration": 3, "a": {"b": 1}', '{"iter', ""])
     def test_a_last_line_that_was_cut_is_dropped(self, tmp_path: Path, end: str) -> None:
-        """At any cut position: within nested braces the line can end like a whole one."""
+        """A truncated last line is dropped, even if it was cut right after a closing brace."""
         directory = RunDirectory(tmp_path)
         append_jsonl(directory.evaluations, [{"iteration": i} for i in range(3)])
         with directory.evaluations.open("a") as stream:
@@ -176,18 +176,18 @@ class TestLines:
         assert list(read_jsonl(directory.evaluations)) == [{"iteration": 0}, {"iteration": 1}]
 
     def test_episodes_of_later_iterations_are_dropped(self, tmp_path: Path) -> None:
-        """The report would show episodes of a policy that no longer exists."""
+        """Episodes of later iterations are deleted, and files of the user are kept."""
         directory = RunDirectory(tmp_path)
         for iteration in (1, 9, 10):
             directory.write_episodes(iteration, [{"iteration": iteration}])
-        (tmp_path / "episodes" / "iteration_10 (copy).jsonl.gz").touch()  # not ours
+        (tmp_path / "episodes" / "iteration_10 (copy).jsonl.gz").touch()  # a file of the user
         directory.truncate(9)
         kept = sorted(file.name for file in (tmp_path / "episodes").iterdir())
         written = ["iteration_0001.jsonl.gz", "iteration_0009.jsonl.gz"]
         assert kept == [*written, "iteration_10 (copy).jsonl.gz"]
 
     def test_a_broken_line_before_others_is_an_error(self, tmp_path: Path) -> None:
-        """It names the file and the line, and changes nothing."""
+        """A malformed line before the last one raises an error, and the file is not changed."""
         directory = RunDirectory(tmp_path)
         broken = '{"iteration": 0}\n{"iteration": {"a": 1}\n{"iteration": 2}\n'
         directory.metrics.write_text(broken)
@@ -197,10 +197,10 @@ class TestLines:
 
 
 class TestChanges:
-    """`--resume` with another config.yaml, or other files behind its paths."""
+    """`--resume` with other settings, or with other files at its paths."""
 
     def resume(self, run: Path, *overrides: str) -> list[str]:
-        """The lines that are said about a start with these changes, without times."""
+        """Return the lines that a start with these changes prints, without times."""
         said = io.StringIO()
         config = load_config(run / "config.yaml", list(overrides))
         check_changes(RunDirectory(run), config, TrainingConsole(said))
@@ -220,7 +220,7 @@ class TestChanges:
         assert self.resume(run, *changed) == []
 
     def test_games_and_model_may_move(self, run: Path, tmp_path: Path) -> None:
-        """Their files are compared, not their paths."""
+        """Moved games and models are accepted if their files are the same."""
         self.resume(run)
         config = load_config(run / "config.yaml", [])
         games, model = tmp_path / "moved", tmp_path / "model"
@@ -242,7 +242,7 @@ class TestChanges:
             self.resume(run, f"model.model_path={model}")
 
     def test_the_outputs_of_the_critic_are_fixed(self, run: Path) -> None:
-        """`vetta` has one more; others can take each other's place."""
+        """`vetta` needs one more output; the other estimators can be exchanged for each other."""
         head = ("learner.critic=head", "algorithm.estimator=ppo")
         self.resume(run)
         (RunDirectory(run).started).unlink()
@@ -253,7 +253,7 @@ class TestChanges:
 
     @pytest.mark.parametrize("change", ["model.lora_rank=4", "learner.critic=head"])
     def test_what_the_checkpoint_depends_on_is_fixed(self, run: Path, change: str) -> None:
-        """One line that says what it was; the next start compares with the same."""
+        """The error names the setting and its old value, also on a second attempt."""
         self.resume(run)
         key, _, value = change.partition("=")
         fits = [change, "algorithm.estimator=ppo"] if value == "head" else [change]
@@ -266,7 +266,7 @@ class TestChanges:
 
 
 def test_the_servers_of_a_trial_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not those of another trial whose number begins with the same digits."""
+    """A trial's servers are deleted, but not those of a trial whose number has the same prefix."""
     deleted: list[str] = []
     running = SimpleNamespace(applications={"hgpo-a-100-run-b": None, "hgpo-a-1000-run-c": None})
     monkeypatch.setattr(sweep.serve, "status", lambda: running)
@@ -278,7 +278,7 @@ def test_the_servers_of_a_trial_are_deleted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class TestFailedTrial:
-    """Its log, error.txt and the line of the sweep say why."""
+    """The log, error.txt and the console name the reason of a failed trial."""
 
     def fail(self, run: Path, error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sweep, "delete_applications", lambda prefix: None)
@@ -305,7 +305,7 @@ class TestFailedTrial:
     def test_by_a_full_disk(
         self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """The other trials go on: nothing is raised where nothing can be written."""
+        """If error.txt cannot be written, no error is raised, so that the other trials continue."""
         (run / ERROR).mkdir()
         self.fail(run, OutOfMemoryError("too much"), monkeypatch)
         assert "run failed: OutOfMemoryError: too much; see" in capsys.readouterr().out
@@ -313,7 +313,7 @@ class TestFailedTrial:
     def test_by_the_end_of_its_process(
         self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """It could write nothing: what Ray says of it is written in its place."""
+        """If a trial's process was killed, Ray's reason is written to its log and error.txt."""
         (run / LOG).touch()
         self.fail(run, OutOfMemoryError("the node\nran low on memory"), monkeypatch)
         reason = "OutOfMemoryError: the node ran low on memory"

@@ -1,4 +1,4 @@
-"""When trials begin and which end early: with Tune's own classes, without Ray's processes."""
+"""Which trials begin and which end early: Tune's own classes, without Ray's processes."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ CONFIG = load_config(POCKET, ["iterations=8", "evaluation.interval=2"])
 
 
 def test_as_many_trials_begin_as_the_cluster_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pocket trial needs two CPUs; nodes that join while the sweep goes on are used."""
+    """A pocket trial needs two CPUs; nodes that join during the sweep are used."""
     nodes: list[dict[str, float]] = [{"CPU": 3.0}]
     monkeypatch.setattr(sweep, "alive_nodes", lambda: nodes)
     search = TrialsThatFit([trial_demand(CONFIG.cluster, CONFIG.policy_server)])
@@ -55,7 +55,7 @@ def write_run(path: Path, success: dict[int, float]) -> Path:
 
 
 def decisions(scheduler: TrialScheduler, name: str, success: dict[int, float]) -> list[str]:
-    """What the scheduler says to each of a trial's evaluations."""
+    """Return the scheduler's decision for each evaluation of a trial."""
     trial: Any = SimpleNamespace(trial_id=name)
     scheduler.on_trial_add(None, trial)
     return [
@@ -65,7 +65,7 @@ def decisions(scheduler: TrialScheduler, name: str, success: dict[int, float]) -
 
 
 def test_the_worse_half_stops_at_evaluations_that_double(tmp_path: Path) -> None:
-    """Interval 2: compared after 2 and 4 iterations, not before training and not after 3."""
+    """With interval 2, trials are compared after 2 and 4 iterations, not after 0 or 3."""
     scheduler = make_scheduler("asha", [CONFIG], [])
     good = {0: 0.1, 2: 0.5, 3: 0.4, 4: 0.6}
     assert decisions(scheduler, "good", good) == [GO, GO, GO, GO]

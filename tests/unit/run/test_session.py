@@ -1,4 +1,4 @@
-"""Ray's files: private while a command runs, and gone when it has ended, however it did."""
+"""Ray's session folder: private while a command runs, and removed after any kind of end."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ from hgpo_rllib.run.lock import LOCK
 from hgpo_rllib.run.session import LOGS, ray_session, temporary_folder, writers
 from tests.processes import is_alive, wait_until
 
-# A command whose "Ray" is a process that writes a log of its session, and has another name and
-# session id by then.
+# A command whose "Ray" is a process that writes a log in its session's folder. At the time of the
+# clean-up it has another name and session id.
 COMMAND = """
 import os, subprocess, sys
 from pathlib import Path
@@ -37,7 +37,7 @@ with ray_session(Path(sys.argv[1])) as folder:
 
 @pytest.fixture
 def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The system's folder for temporary files is another one."""
+    """Return the private folder inside a temporary folder of this test."""
     monkeypatch.delenv("RAY_TMPDIR", raising=False)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -45,7 +45,7 @@ def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nobody_else_can_look_into_the_folder(private: Path) -> None:
-    """Also where it was there already, open to all, and where Ray opens its own one to all."""
+    """The folder becomes private even if it existed and was open to all."""
     private.mkdir(mode=0o777)
     private.chmod(0o777)
     with ray_session() as folder:
@@ -61,13 +61,13 @@ def test_a_folder_of_somebody_else_is_refused(private: Path, tmp_path: Path) -> 
 
 
 def test_a_chosen_folder_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As Ray itself uses it: docs and containers name the files in there."""
+    """RAY_TMPDIR is used as Ray uses it, since docs and containers name files in that folder."""
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     assert temporary_folder() == tmp_path / "ray"
 
 
 def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
-    """The command goes on, with a log still open, as Ray leaves them."""
+    """The session is removed although this process, like Ray's driver, keeps a log open."""
     with contextlib.ExitStack() as still_open, ray_session(tmp_path) as folder:
         session = folder / f"session_today_{os.getpid()}"
         (session / "logs").mkdir(parents=True)
@@ -80,19 +80,19 @@ def test_a_session_is_removed_at_the_end(private: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_left_is_ended_and_removed(private: Path, tmp_path: Path) -> None:
-    """After a kill and after an error, at the same time: each waits for processes to end."""
+    """Sessions are removed after a kill and after an error, tested at the same time."""
     with ThreadPoolExecutor(2) as both:
         for done in [both.submit(end_a_command, how, tmp_path / how) for how in ("kill", "error")]:
             done.result()
 
 
 def test_processes_that_write_into_a_folder(tmp_path: Path) -> None:
-    """Programs that tidy up /tmp delete old files, also of sessions."""
+    """Writers are found even if their files were deleted, as programs that clean /tmp do."""
     log = tmp_path / "worker.out"
     with log.open("w") as stream, log.open() as _:
         log.unlink()
         assert writers(tmp_path) == [os.getpid()]
-        link = tmp_path / "link"  # $TMPDIR can be one
+        link = tmp_path / "link"  # $TMPDIR can be a link
         link.symlink_to(tmp_path)
         assert writers(link) == [os.getpid()]
         assert stream.writable()
@@ -100,7 +100,7 @@ def test_processes_that_write_into_a_folder(tmp_path: Path) -> None:
 
 
 def end_a_command(how: str, run: Path) -> None:
-    """The worker's log is kept, and a process that only reads it goes on."""
+    """End a command; check that its worker ends, its log is kept and partial files are removed."""
     (run / "state.partial" / "learner").mkdir(parents=True)
     (run / ".metrics.jsonl.partial").touch()
     (run / "metrics.jsonl").touch()

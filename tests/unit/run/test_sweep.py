@@ -1,4 +1,4 @@
-"""`hgpo sweep` before Ray starts: the grid, what is said on bad input, demand against supply."""
+"""`hgpo sweep` before Ray starts: the grid, errors of bad input, and required resources."""
 
 from pathlib import Path
 
@@ -104,7 +104,7 @@ def test_a_grid_takes_several_settings(written: str, read: str) -> None:
     ],
 )
 def test_bad_grid(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
-    """Exit code 2, one line that names the thing, no traceback and nothing written."""
+    """A bad grid exits with code 2 and one line that names the setting, and writes nothing."""
     assert_refused(tmp_path, ("sweep", str(POCKET), *arguments), named)
 
 
@@ -143,7 +143,7 @@ def test_every_combination_with_every_seed() -> None:
     ],
 )
 def test_every_trial_is_checked(tmp_path: Path, axis: str, part: str) -> None:
-    """Before the first one starts."""
+    """All trials are checked before the first one starts."""
     (tmp_path / "file").touch()
     axis = axis.replace("FOLDER", str(tmp_path))
     run_file = POCKET.with_name("alfworld_pocket_strata.yaml")
@@ -169,7 +169,7 @@ def test_a_kept_sweep_is_the_same_without_its_run_file(tmp_path: Path) -> None:
 
 
 def test_a_sweep_with_unknown_settings(tmp_path: Path) -> None:
-    """As that of another version; the message names the setting."""
+    """Unknown settings, as of another version, raise an error that names them."""
     small_sweep(f"{K}=2").save(tmp_path)
     file = tmp_path / SWEEP_FILE
     file.write_text(file.read_text().replace('"gamma"', '"gama"'))
@@ -241,14 +241,14 @@ def test_the_sweep_names_its_most_demanding_trial(
 
 
 def test_trials_are_not_colocated() -> None:
-    """Ray could pair the learner of one with the replica of another."""
+    """`colocate` is refused, as Ray could place one trial's learner with another's replica."""
     gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1", "policy_server.replica_gpus=1"]
     with pytest.raises(ConfigError, match="leave it out in sweeps"):
         demand_of(*gpus, "policy_server.colocate=true")
 
 
 def test_rllib_asks_tune_for_the_main_process_and_learners() -> None:
-    """For users who pass the algorithm to Tune themselves."""
+    """RLlib's resource request, which `tune.Tuner(HGPO)` uses, equals that of a sweep's trial."""
     from hgpo_rllib.algorithm import HGPO, HGPOConfig
 
     gpus = ["cluster.learner_gpus=1", "cluster.num_learners=1"]
@@ -274,7 +274,7 @@ def test_as_many_trials_as_the_nodes_hold(nodes: list[dict[str, float]], count: 
 
 
 def test_a_process_is_on_one_node() -> None:
-    """Four CPUs in all, and three on no node."""
+    """Several nodes together do not hold a process that fits none of them."""
     large = demand_of("policy_server.replica_cpus=3")
     assert large.fitting([{"CPU": 2.0}, {"CPU": 2.0}]) == 0
     assert large.fitting([{"CPU": 1.0}, {"CPU": 3.0}]) == 1
@@ -317,7 +317,7 @@ def test_too_little_is_one_line(
 
 @pytest.mark.parametrize("state", ["state", "state.previous", None])
 def test_a_trial_with_a_checkpoint_is_kept(tmp_path: Path, state: str | None) -> None:
-    """Also one that was killed between the two renames that exchange it; others begin again."""
+    """A trial with a current or previous checkpoint is kept; other trials start again."""
     run = tmp_path / "01"
     (run / (state or "plots")).mkdir(parents=True)
     (run / "config.yaml").write_text("name: began\n")

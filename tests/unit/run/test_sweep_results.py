@@ -1,4 +1,4 @@
-"""What a sweep makes of the runs that have finished."""
+"""Tables and pictures that a sweep makes of its finished runs."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ Trial = tuple[dict[str, Any], int, str, float, float, int]
 
 
 def make_sweep(folder: Path, keys: Sequence[str], trials: Sequence[Trial]) -> Sweep:
-    """Write finished trials: point, seed, name, success before and after, iterations."""
+    """Write a sweep of finished trials and load it."""
     content = {
         "axes": [{"key": key} for key in keys],
         "trials": [{"name": name, "point": point} for point, _, name, *_ in trials],
@@ -44,7 +44,10 @@ def make_sweep(folder: Path, keys: Sequence[str], trials: Sequence[Trial]) -> Sw
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Sweep:
-    """Two by two points of two seeds; one point and one seed are missing, one run ended early."""
+    """Return a sweep of 2 x 2 points with two seeds.
+
+    One point and one seed are missing, and one run ended early.
+    """
     return make_sweep(
         tmp_path,
         (ALPHA, K),
@@ -97,7 +100,7 @@ def test_table(sweep: Sweep) -> None:
 
 
 def picture(sweep: Sweep, *keys: str) -> Any:
-    """The axes of the heat map over these keys, and the values in its cells."""
+    """Return the axes of the heat map over these keys, and the values in its cells."""
     with mpl.rc_context(STYLE):
         (axes, _) = heat_map(summarize(sweep.trials, keys)).axes
     return axes, axes.get_images()[0].get_array().filled(math.nan)

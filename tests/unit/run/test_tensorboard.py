@@ -1,4 +1,4 @@
-"""Events are written by the caller, who is told when the disk takes no more."""
+"""TensorBoard events are written synchronously, so a full disk raises in the caller."""
 
 import resource
 import struct
@@ -13,7 +13,7 @@ from hgpo_rllib.run.tensorboard import TensorBoard
 
 
 def read_events(file: Path) -> Iterator[Event]:
-    """The events of a file, each of which is framed by its length and two checksums."""
+    """Yield the events of a file; each is framed by its length and two checksums."""
     data = file.read_bytes()
     while data:
         (length,) = struct.unpack("<Q", data[:8])
@@ -34,13 +34,13 @@ def test_values_are_there_when_log_returns(tmp_path: Path) -> None:
 
 
 def fill(board: TensorBoard) -> None:
-    """Write more than any limit of the test allows."""
+    """Write more than the file size limit of the test."""
     for step in range(1000):
         board.log({"loss": 0.5}, step)
 
 
 def test_a_file_that_cannot_grow_raises(tmp_path: Path) -> None:
-    """A limit on the size of files stands in for a full disk. `SummaryWriter` waits for ever."""
+    """A limit on the size of files stands in for a full disk, on which `SummaryWriter` hangs."""
     board = TensorBoard(tmp_path / "tensorboard")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))

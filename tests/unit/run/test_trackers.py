@@ -1,4 +1,4 @@
-"""Trackers against real stores on disk: MLflow's, and W&B's offline where it is installed."""
+"""Trackers with real stores on disk: MLflow, and W&B in offline mode if it is installed."""
 
 import importlib.util
 import os
@@ -42,7 +42,7 @@ def run(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return a client of an MLflow store in a folder, which runs log to."""
+    """Yield a client of the MLflow file store to which runs log."""
     mlflow = pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
@@ -60,7 +60,7 @@ def history(store: Any, run_id: str, name: str) -> list[tuple[int, float]]:
 
 
 def test_mlflow_gets_settings_and_numbers(run: Path, store: Any) -> None:
-    """Every setting is a parameter; what is no number is left out."""
+    """Every setting is logged as a parameter, and all values that are numbers as metrics."""
     said: list[str] = []
     with Trackers(run_config("mlflow"), run, said.append) as open_trackers:
         open_trackers.log(scalars([ROW]), 1)
@@ -82,7 +82,7 @@ def test_mlflow_gets_settings_and_numbers(run: Path, store: Any) -> None:
 
 
 def test_mlflow_run_goes_on_after_a_resume(run: Path, store: Any) -> None:
-    """With other settings, which MLflow would refuse to write over; and as the same run."""
+    """A resumed run with other settings continues the same MLflow run with the first parameters."""
     with Trackers(run_config("mlflow"), run, print) as open_trackers:
         open_trackers.log(scalars([ROW]), 1)
     longer = run_config("mlflow").model_copy(update={"iterations": 999})
@@ -100,7 +100,7 @@ def test_mlflow_run_goes_on_after_a_resume(run: Path, store: Any) -> None:
 def test_status_of_a_run_that_did_not_end(
     run: Path, store: Any, error: type[BaseException], status: str
 ) -> None:
-    """An interrupted run, a trial that a scheduler stopped, and a failed one can be told apart."""
+    """Interrupted and stopped runs have the status KILLED, failed runs FAILED."""
     with pytest.raises(error), Trackers(run_config("mlflow"), run, print):
         raise error
     (tracked,) = runs_of(store)
@@ -108,7 +108,7 @@ def test_status_of_a_run_that_did_not_end(
 
 
 def test_trials_of_a_sweep_are_a_group(run: Path, store: Any) -> None:
-    """By the name of the sweep's directory; a run by itself has no group."""
+    """Trials are tagged with the name of the sweep's directory; other runs have no group."""
     with Trackers(run_config("mlflow"), run, print):
         pass
     assert "group" not in runs_of(store)[0].data.tags
@@ -121,7 +121,7 @@ def test_trials_of_a_sweep_are_a_group(run: Path, store: Any) -> None:
 
 
 def test_a_tracker_that_breaks_ends_no_run(run: Path, store: Any) -> None:
-    """It is said once, and the run goes on."""
+    """A failing tracker is reported once and then not used, and the run continues."""
     said: list[str] = []
     with Trackers(run_config("mlflow"), run, said.append) as open_trackers:
         tracker = open_trackers._open["mlflow"]
@@ -129,13 +129,13 @@ def test_a_tracker_that_breaks_ends_no_run(run: Path, store: Any) -> None:
         store.delete_run(tracker.run_id)
         open_trackers.log(scalars([ROW]), 1)
         open_trackers.log(scalars([ROW]), 1)
-    store.restore_run(tracker.run_id)  # for MLflow to end it
+    store.restore_run(tracker.run_id)  # so that MLflow can end it
     assert len(said) == 2
     assert said[1].startswith("mlflow failed and is not used any more: ")
 
 
 def test_a_tracker_that_does_not_start(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Is bad input: one line, and no password in it."""
+    """The error is one line without the password of the tracking URI."""
     pytest.importorskip("mlflow", reason="mlflow-skinny is not installed")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
@@ -151,7 +151,7 @@ def test_a_tracker_that_does_not_start(run: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_no_tracker_writes_nothing(run: Path) -> None:
-    """The default: not even a file."""
+    """Without trackers, which is the default, no file is written."""
     with Trackers(RunConfig(), run, print) as open_trackers:
         open_trackers.log(scalars([ROW]), 1)
     assert list(run.iterdir()) == []
@@ -167,18 +167,18 @@ def test_addresses_lose_their_credentials() -> None:
 def test_missing_package(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 2 and one line with the remedy, before anything starts."""
+    """A missing package ends the command with code 2 and one line with the remedy."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr("sys.argv", ["hgpo", "train", str(POCKET), f"tracking.trackers=[{name}]"])
     with pytest.raises(SystemExit) as ended:
         main.main()
     assert ended.value.code == 2
-    line = capsys.readouterr().err.splitlines()[-1]  # others warn when they are first imported
+    line = capsys.readouterr().err.splitlines()[-1]  # after warnings of first imports
     assert line.startswith(f"hgpo: tracking.trackers: {name} is not installed; run `pip install ")
 
 
 def test_present_packages_pass() -> None:
-    """Trackers whose packages are installed are accepted, and so is none."""
+    """Installed trackers and an empty list are accepted."""
     check_trackers(name for name in trackers.PACKAGES if importlib.util.find_spec(name))
     check_trackers([])
 
@@ -192,7 +192,7 @@ def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_wandb_offline(run: Path, offline: None) -> None:
-    """Files in the run directory, settings and numbers in them; a resume keeps the run's id."""
+    """Settings and metrics are written to the run directory; a resumed run keeps its id."""
     import wandb
 
     ids = []
@@ -213,7 +213,7 @@ def test_wandb_offline(run: Path, offline: None) -> None:
 
 
 def test_wandb_without_a_key(run: Path, offline: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Says how to give one."""
+    """The error names WANDB_API_KEY."""
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     with (

@@ -1,4 +1,4 @@
-"""The training loop, without Ray: when it evaluates, saves and ends, and the choice of `best/`."""
+"""The training loop, without Ray: evaluations, checkpoints, limits, and the choice of `best/`."""
 
 import errno
 import io
@@ -18,10 +18,10 @@ from hgpo_rllib.run.trainer import Rows, Training
 
 
 class FakeAlgorithm:
-    """Counts its iterations; its checkpoints are files that name the iteration."""
+    """An algorithm that counts iterations; its checkpoints are files with the iteration."""
 
     def __init__(self, bad_update: bool = False, disk_is_full: bool = False):
-        """If `disk_is_full`, the policy can be written, but RLlib's state cannot."""
+        """With `disk_is_full`, saving RLlib's state fails, but not saving the policy."""
         self.iteration = 0
         self.bad_update = bad_update
         self.disk_is_full = disk_is_full
@@ -49,12 +49,12 @@ class FakeAlgorithm:
 
 
 class FakeTraining(Training):
-    """Training of a `FakeAlgorithm`, whose evaluations take `evaluation_s` and are all equal."""
+    """A training with a `FakeAlgorithm`; all evaluations are equal and take `evaluation_s`."""
 
     evaluation_s = 0.0
 
     def __init__(self, path: Path, config: RunConfig, **algorithm: bool):
-        """Start nothing."""
+        """Set the attributes that training uses, without starting Ray."""
         self.config = config
         self.directory = RunDirectory(path)
         self.console = TrainingConsole(io.StringIO())
@@ -85,7 +85,7 @@ def run_config(interval: int = 0, **settings: Any) -> RunConfig:
 
 
 def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
-    """The error passes through the trainer before it reaches a checkpoint or a line of metrics."""
+    """An error in an update propagates before a checkpoint or a line of metrics is written."""
     training = FakeTraining(tmp_path, run_config(), bad_update=True)
     with pytest.raises(RunStoppedError):
         list(training._evaluations(resumed=False))
@@ -95,7 +95,7 @@ def test_what_is_saved_is_from_before_the_bad_update(tmp_path: Path) -> None:
 
 
 def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
-    """A run that is resumed from that state has its best, even if it ended between the two."""
+    """The best policy is saved before the state, so a resumed run has it after any interruption."""
     training = FakeTraining(tmp_path, run_config(), disk_is_full=True)
     with pytest.raises(OSError, match="No space left"):
         next(training._evaluations(resumed=False))
@@ -108,7 +108,7 @@ def test_the_best_policy_is_kept_before_the_state(tmp_path: Path) -> None:
     [(0, 4, [0, 4]), (2, 4, [0, 2, 4]), (3, 4, [0, 3, 4]), (2, 2, [0, 2])],
 )
 def test_evaluations(tmp_path: Path, interval: int, iterations: int, evaluated: list[int]) -> None:
-    """Before training, at every interval, and once after the last iteration."""
+    """A run evaluates before training, at every interval, and once after the last iteration."""
     training = FakeTraining(tmp_path, run_config(interval, iterations=iterations))
     assert [rows[0]["iteration"] for rows in training._evaluations(resumed=False)] == evaluated
     assert training.evaluated == evaluated
@@ -116,7 +116,7 @@ def test_evaluations(tmp_path: Path, interval: int, iterations: int, evaluated: 
 
 
 def test_the_time_limit(tmp_path: Path) -> None:
-    """It ends the run; if it passes during an evaluation, there is no second one."""
+    """The time limit ends the run; if it passes during an evaluation, that is the last one."""
     training = FakeTraining(tmp_path, run_config(2, minutes=0.001, checkpoint_interval=50))
     training.evaluation_s = 0.08  # longer than the limit
     list(training._evaluations(resumed=False))
@@ -125,7 +125,10 @@ def test_the_time_limit(tmp_path: Path) -> None:
 
 
 def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
-    """If the last one is damaged; what was written after it is removed. Without any: one line."""
+    """The previous checkpoint replaces a damaged one, and later rows are removed.
+
+    Without an intact checkpoint, the error is one line.
+    """
     config = run_config(1, iterations=3, checkpoint_interval=2)
     list(FakeTraining(tmp_path, config)._evaluations(resumed=False))
     training = FakeTraining(tmp_path, config)
@@ -138,7 +141,7 @@ def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
     for file, iterations in (("metrics", [1, 2]), ("evaluations", [0, 1, 2])):
         rows = read_jsonl(getattr(training.directory, file))
         assert [row["iteration"] for row in rows] == iterations
-    (training.directory.state / "iteration").write_text("?")  # it took the place of the last one
+    (training.directory.state / "iteration").write_text("?")  # formerly the previous one
     with pytest.raises(ConfigError, match="no intact checkpoint is left"):
         training._restore()
 
@@ -174,17 +177,17 @@ def evaluation(iteration: int, **rates: float) -> Rows:
     ],
 )
 def test_the_rate_that_chooses(rates: dict[str, float], expected: float) -> None:
-    """Splits for final numbers do not count beside another split; alone, all episodes do."""
+    """Test splits are ignored if there are other splits; otherwise all episodes count."""
     assert selection_rate(evaluation(3, **rates)) == expected
 
 
 def test_a_policy_that_is_better_on_test_alone_is_not_the_best(tmp_path: Path) -> None:
-    """`dev` decides, also where all episodes together would decide otherwise."""
+    """Only `dev` decides, even if the rate over all splits is better."""
     training = FakeTraining(tmp_path, run_config())
     evaluations = [
-        (evaluation(0, dev=0.5, test=0.25), True),  # the first
+        (evaluation(0, dev=0.5, test=0.25), True),  # the first evaluation
         (evaluation(1, dev=0.25, test=1.0), False),
-        (evaluation(2, dev=0.5, test=1.0), False),  # as good is not better
+        (evaluation(2, dev=0.5, test=1.0), False),  # not better than iteration 0
         (evaluation(3, dev=0.75, test=0.0), True),
     ]
     for rows, best in evaluations:

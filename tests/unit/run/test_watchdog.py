@@ -1,4 +1,4 @@
-"""The end of a process that a command depends on is noticed at once."""
+"""The end of a process on which a command depends is reported at once."""
 
 import subprocess
 import threading

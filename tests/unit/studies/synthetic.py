@@ -1,4 +1,4 @@
-"""A study with made-up trials."""
+"""A study with synthetic trials."""
 
 import json
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ def folder_with(tmp_path: Path, content: Mapping[str, Any]) -> Path:
 
 
 def synthetic(study: Study, arm: str, seed: int, success: float | None = None) -> Record:
-    """Make up a trial that starts at 30 % and ends at this success, or at that of its arm."""
+    """Return a trial that starts at 30 % and ends at `success`, by default that of its arm."""
     success = SUCCESS[arm] if success is None else success
     rng = np.random.default_rng([seed, *arm.encode()])
     rates = 0.3 + np.linspace(0, 1, len(EVALUATED))[:, None] * (success - 0.3)
@@ -88,7 +88,7 @@ def synthetic(study: Study, arm: str, seed: int, success: float | None = None) -
 
 
 def finish(study: Study, docs: Path, arms: Mapping[str, int]) -> None:
-    """Record this many seeds of each arm."""
+    """Write records of this many seeds of each arm."""
     for arm, seeds in arms.items():
         for seed in range(seeds):
             write_record(synthetic(study, arm, seed), docs)

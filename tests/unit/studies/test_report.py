@@ -1,4 +1,4 @@
-"""The analysis of a study and the page of results, on synthetic trials."""
+"""The analysis of a study and the page of its results, on synthetic trials."""
 
 import math
 from pathlib import Path
@@ -40,7 +40,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 class TestAnalysis:
     def test_differences_are_paired(self, finished: Results) -> None:
-        """The value is the difference of the means; seeds that one arm lacks do not count."""
+        """The difference is that of the means; seeds that only one arm has are ignored."""
         study = finished.study
         found = finished.difference("good", "bad", measure="final")
         means = [
@@ -54,7 +54,7 @@ class TestAnalysis:
         assert math.isnan(Results(study, only).difference("good", "bad", measure="final").value)
 
     def test_difference_in_differences(self, finished: Results) -> None:
-        """Paired too: its interval is that of the differences of each seed and task."""
+        """A difference of differences is paired by seed and task."""
         arms = ("good", "bad", "other", "bad")
         found = finished.difference(*arms, measure="final")
         simple = finished.difference("good", "other", measure="final")
@@ -67,7 +67,7 @@ class TestAnalysis:
         assert row["A − B (points)"].startswith(f"{100 * simple.value:+.1f} (")
 
     def test_median_gain(self, finished: Results) -> None:
-        """Of each run, over all tasks of both splits."""
+        """The median is over runs, each with the gain over all tasks of both splits."""
         gains = []
         for record in finished.of("good"):
             counts = np.concatenate([s.successes for s in record.splits.values()], axis=1)
@@ -78,7 +78,7 @@ class TestAnalysis:
         assert row["median gain (points)"] == f"+{sum(middle) / 2:.1f}"
 
     def test_fidelity_and_success(self, tmp_path: Path) -> None:
-        """By rank; only arms that set nothing but an estimator whose fidelity was measured."""
+        """Ranks are compared for arms that set only an estimator whose fidelity was measured."""
         fidelity = {"good": 9, "bad": 0.5, "other": 0.2, "fourth": 0}
         names = dict(zip(fidelity, ("hgpo", "grpo", "rloo", "gigpo"), strict=True))
         arms = {arm: {"algorithm.estimator": name} for arm, name in names.items()}
@@ -141,7 +141,7 @@ class TestReport:
         assert "No finished trial (3 arms, 4 seeds, 4 iterations" in written.read_text()
 
     def test_the_page(self, finished: Results, tmp_path: Path) -> None:
-        """Tables and verdicts, and figures that the page shows."""
+        """The page has tables and verdicts, and links all figures."""
         folder, docs = folder_with(tmp_path, CONTENT), tmp_path / "docs"
         finish(finished.study, docs, ALL)
         page, *figures = write_report(docs, folder, "arms")
@@ -171,7 +171,7 @@ class TestReport:
             assert file.read_bytes().startswith(b"\x89PNG")
 
     def test_figures_show_the_trials(self, finished: Results, tmp_path: Path) -> None:
-        """They change when a seed is left out, except the training curves, which are all alike."""
+        """Leaving out a seed changes the figures of success and differences."""
         folder, drawn = folder_with(tmp_path, CONTENT), []
         for seeds in (4, 3):
             docs = tmp_path / str(seeds)
@@ -181,7 +181,7 @@ class TestReport:
             assert drawn[0][name] != drawn[1][name]
 
     def test_many_arms(self) -> None:
-        """Only those of the claims have curves and diagnostics, if there are any."""
+        """With many arms, only those of the claims have curves and diagnostics."""
         names = [f"arm{number}" for number in range(11)]
         claims = [{"text": "One is better.", "a": "arm1", "b": "arm3"}]
         study = parse_study(
@@ -197,7 +197,7 @@ class TestReport:
         assert len(Results(study, others).detailed_arms) == 9
 
     def test_incomplete_studies(self, tmp_path: Path) -> None:
-        """One arm with two seeds and one with one: numbers without intervals where needed."""
+        """Incomplete arms have numbers without intervals, and their claims no p-values."""
         study = parse_study(CONTENT, "arms")
         finish(study, tmp_path, {"good": 2, "bad": 1})
         text = render({"arms": Results(study, load_records("arms", study, tmp_path))})
@@ -211,7 +211,7 @@ class TestReport:
         assert "## Verdicts" not in text
 
     def test_the_same_bytes_again(self, finished: Results, tmp_path: Path) -> None:
-        """Whatever the order of the files."""
+        """The page does not depend on the order of the records."""
         docs = tmp_path / "docs"
         for record in reversed(finished.records):
             write(record, docs)
@@ -219,12 +219,12 @@ class TestReport:
         assert render(loaded) == render({"arms": finished})
 
     def test_the_committed_page(self) -> None:
-        """`hgpo study report` was run after the last change of a record or of a study."""
+        """The committed page is up to date with all records and studies."""
         committed = (ROOT / "docs" / PAGE).read_text()
         assert render(load_studies(ROOT / "docs")) == committed
 
     def test_a_folder_without_studies(self, tmp_path: Path) -> None:
-        """Leaves the page of others alone."""
+        """The error leaves an existing page unchanged."""
         (tmp_path / PAGE).write_text("page")
         for folder in (tmp_path, tmp_path / "missing"):
             with pytest.raises(ConfigError, match=f"--studies: {folder} holds no study"):
@@ -236,7 +236,7 @@ class TestReport:
             write_report(tmp_path, folder_with(tmp_path, CONTENT), "nothing")
 
     def test_arguments_of_the_command(self, tmp_path: Path) -> None:
-        """A study can be named by its file; the folder of the page may be no folder."""
+        """A study can be named by its file; a `docs` that is no folder is refused."""
         folder = folder_with(tmp_path, CONTENT)
         report = ("study", "report", f"{folder}/arms.yaml", "--studies", str(folder))
         good, bad = tmp_path / "good", tmp_path / "bad"

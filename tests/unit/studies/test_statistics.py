@@ -1,4 +1,4 @@
-"""Statistics of studies: against definitions, and coverage on simulated seeds and tasks."""
+"""Statistics of studies, against definitions and in coverage simulations."""
 
 import math
 
@@ -18,9 +18,10 @@ EFFECT, MEAN = 0.06, 0.53
 def simulate(
     rng: np.random.Generator, seeds: int, tasks: tuple[int, ...], mean_effect: float = EFFECT
 ) -> tuple[list[s.Floats], list[s.Floats]]:
-    """Success rates over two plays for arms A and B, with true means 0.5 ± mean_effect / 2.
+    """Return success rates over two plays for arms A and B.
 
-    Tasks differ in difficulty and in how much they favor A; runs differ by their seed.
+    True means are 0.5 ± mean_effect / 2. Tasks differ in difficulty and in how much they favor A;
+    runs differ by their seed.
     """
     run = {arm: rng.uniform(-0.1, 0.1, (seeds, 1)) for arm in "AB"}
     a, b = [], []
@@ -37,7 +38,7 @@ def contains(interval: s.Interval, truth: float) -> bool:
 
 
 def ignoring_clusters(scores: s.Scores) -> s.Interval:
-    """The t interval that takes every cell of seeds and tasks for an independent observation."""
+    """Return a t interval that treats all seeds and tasks as independent observations."""
     values = np.concatenate([part.ravel() for part in scores])
     low, high = stats.t.interval(0.95, len(values) - 1, values.mean(), stats.sem(values))
     return s.Interval(float(values.mean()), float(low), float(high))
@@ -45,7 +46,7 @@ def ignoring_clusters(scores: s.Scores) -> s.Interval:
 
 @pytest.mark.parametrize(("seeds", "tasks"), [(5, (48,)), (5, (48, 96)), (8, (48, 48)), (3, (96,))])
 def test_coverage_of_means_and_differences(seeds: int, tasks: tuple[int, ...]) -> None:
-    """Nominal 95 % intervals contain the truth in 90 to 99 % of simulations; naive ones do not."""
+    """95 % intervals contain the truth in 90 to 99 % of simulations, and naive ones do not."""
     rng = np.random.default_rng(0)
     hits = []
     for _ in range(SIMULATIONS):
@@ -66,7 +67,7 @@ def test_coverage_of_means_and_differences(seeds: int, tasks: tuple[int, ...]) -
 
 @pytest.mark.parametrize("seeds", [5, 8])
 def test_coverage_of_bootstrap_intervals(seeds: int) -> None:
-    """Interquartile mean of runs, and probability of improvement between arms that are alike."""
+    """Bootstrap intervals have the nominal coverage for two arms with equal means."""
     rng = np.random.default_rng(1)
     hits = []
     for _ in range(SIMULATIONS // 4):
@@ -79,7 +80,7 @@ def test_coverage_of_bootstrap_intervals(seeds: int) -> None:
 
 
 def test_an_estimate_with_seeds_only_is_a_t_interval() -> None:
-    """If all tasks are alike, only the seeds matter."""
+    """If all tasks are equal, the interval is a t interval over seeds."""
     runs = np.array([0.2, 0.5, 0.4, 0.6])
     found = s.estimate([np.repeat(runs[:, None], 10, axis=1)])
     expected = stats.t.interval(0.95, 3, runs.mean(), stats.sem(runs))
@@ -90,7 +91,7 @@ def test_an_estimate_with_seeds_only_is_a_t_interval() -> None:
 
 
 def test_an_estimate_with_tasks_only_is_a_t_interval() -> None:
-    """If all seeds are alike, they add no information."""
+    """If all seeds are equal, the interval is a t interval over tasks."""
     tasks = np.array([0.0, 1.0, 0.5, 1.0, 0.5])
     found = s.estimate([np.repeat(tasks[None], 6, axis=0)])
     expected = stats.t.interval(0.95, 4, tasks.mean(), stats.sem(tasks))
@@ -98,14 +99,14 @@ def test_an_estimate_with_tasks_only_is_a_t_interval() -> None:
 
 
 def test_unknown_intervals() -> None:
-    """One seed, one task, no variation."""
+    """With one seed, one task or no variation, there is no interval."""
     for scores in (np.ones((1, 5)) / 3, np.array([[0.1], [0.2]]), np.full((3, 4), 0.5)):
         assert math.isnan(s.estimate([scores]).low)
         assert math.isnan(s.bootstrap(s.interquartile_mean, [scores]).low)
 
 
 def test_a_bootstrap_without_variation_is_unknown() -> None:
-    """Every run of A beats every run of B in every resample."""
+    """If A beats B in every resample, the bootstrap has no interval."""
     rng = np.random.default_rng(3)
     a, b = (rng.uniform(low, low + 0.2, (5, 30)) for low in (0.7, 0.1))
     found = s.bootstrap(s.probability_of_improvement, [a], [b], resamples=100)
@@ -130,7 +131,7 @@ def test_interquartile_mean() -> None:
 
 
 def test_probability_of_improvement() -> None:
-    """Two wins, one tie and one loss of four comparisons."""
+    """The probability counts ties as a half and equals that of the Mann-Whitney statistic."""
     found = s.probability_of_improvement(np.array([0.5, 0.7]), np.array([0.5, 0.6]))
     assert found == pytest.approx(0.625)
     expected = stats.mannwhitneyu([0.5, 0.7], [0.5, 0.6]).statistic / 4
@@ -148,7 +149,7 @@ def test_area_is_the_mean_over_training() -> None:
 
 
 def test_holm() -> None:
-    """The example of its definition: sorted p-values times 3, 2 and 1, never decreasing."""
+    """Sorted p-values are multiplied by 3, 2 and 1 and never decrease; NaN is ignored."""
     assert s.holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
     unknown, known = s.holm([math.nan, 0.02])
     assert math.isnan(unknown)
@@ -180,7 +181,7 @@ def test_power_is_that_of_simulated_tests(level: float) -> None:
 @pytest.mark.parametrize("deviation", [0.002, 0.01, 0.02, 0.1])
 @pytest.mark.parametrize("seeds", [2, 3, 16])
 def test_power_is_an_integral(deviation: float, seeds: int) -> None:
-    """Over the estimated variance, also where the power is nearly 1."""
+    """The power equals the integral over the estimated variance, even close to 1."""
     shift, freedom = 0.05 / deviation * math.sqrt(seeds), seeds - 1
     bound = stats.t.ppf(0.975, freedom)
 
@@ -194,7 +195,7 @@ def test_power_is_an_integral(deviation: float, seeds: int) -> None:
 
 
 def test_seeds_needed() -> None:
-    """Known from tables of the paired t test: 34 pairs for half a standard deviation."""
+    """The numbers match tables of the paired t test: 34 pairs for half a standard deviation."""
     assert s.seeds_needed(0.5, 1.0) == 34
     assert s.power(0.5, 33, 1.0) < s.POWER <= s.power(0.5, 34, 1.0)
     assert s.seeds_needed(0.05, 0.0) == 2

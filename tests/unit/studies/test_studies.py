@@ -72,7 +72,7 @@ class TestSettings:
         ],
     )
     def test_bad_files(self, tmp_path: Path, content: Any, named: list[str]) -> None:
-        """Exit code 2 and one line that names the thing, from every command."""
+        """Every command exits with code 2 and one line that names the problem."""
         folder = folder_with(tmp_path, content)
         work = tmp_path / "work"
         work.mkdir()
@@ -104,7 +104,7 @@ class TestSettings:
 
 class TestRecords:
     def test_from_a_run_directory(self, tmp_path: Path) -> None:
-        """Counts per task, curves and diagnostics; small; the same after reading."""
+        """A record has counts per task, curves and diagnostics, and is the same after reading."""
         study = parse_study(changed(iterations=2), "arms")
         trial = study.sweep().trials[0]
         path = record_run(tmp_path, [0.2, 0.5, 0.6])
@@ -125,7 +125,7 @@ class TestRecords:
         assert (found.tasks, found.episodes, found.successes) == ([0, 3], [2, 2], [[0, 1], [2, 1]])
         assert record.training["success_rate"] == [0.25, 0.3]
         assert record.diagnostics["level_fraction_k1"] == 0.5
-        assert record.diagnostics["tokens_generated"] == 11110.0  # four digits
+        assert record.diagnostics["tokens_generated"] == 11110.0  # rounded to four digits
         assert record.group_sizes["0"][-1] == 0.25
         written = write(record, tmp_path / "docs")
         assert written.stat().st_size < 20_000
@@ -142,7 +142,7 @@ class TestRecords:
             ("good-seed0.json", {"settings_hash": "old"}, "made with other settings"),
             ("good-seed9.json", {"seed": 9}, "no such trial"),
             ("gone-seed0.json", {"arm": "gone"}, "no such trial"),
-            ("bad-seed0.json", {}, "no such trial"),  # whose content is of another
+            ("bad-seed0.json", {}, "no such trial"),  # the content belongs to another trial
         ],
     )
     def test_records_of_other_settings_are_refused(
@@ -165,7 +165,7 @@ class TestRecords:
 
 
 def test_every_finished_trial_has_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that finished before an interruption too; records that exist are kept."""
+    """Finished trials without a record get one; existing records are not overwritten."""
     study = parse_study(changed(iterations=2), "arms")
     sweep, docs, folder = study.sweep(), tmp_path / "docs", tmp_path / "runs"
     first, second, third = (trial.name for trial in sweep.trials[:3])
@@ -180,7 +180,7 @@ def test_every_finished_trial_has_a_record(tmp_path: Path, monkeypatch: pytest.M
 
     def train(sweep: Any, folder: Path, record: Any) -> bool:
         assert record_path(docs, "arms", first).is_file(), "before the sweep goes on"
-        finish(third)  # its callback fails, which Tune only logs
+        finish(third)  # stands for a failed callback, which Tune only logs
         return False
 
     monkeypatch.setattr("hgpo_rllib.studies.run.load_run", lambda path, splits: path)
@@ -199,7 +199,7 @@ def test_every_finished_trial_has_a_record(tmp_path: Path, monkeypatch: pytest.M
 
 class TestPlan:
     def test_recorded_trials_do_not_run_again(self, tmp_path: Path) -> None:
-        """Their run directories are not needed."""
+        """Trials with a record are not planned again, even if their run directories are gone."""
         study = parse_study(CONTENT, "arms")
         records = [synthetic(study, "good", seed) for seed in (0, 2)]
         sweep = plan("arms", study, tmp_path / "runs", records, resume=False)
@@ -214,7 +214,7 @@ class TestPlan:
         with pytest.raises(ConfigError, match="--resume"):
             plan("arms", study, folder, [], resume=False)
         new = parse_study(changed(overrides={"evaluation.interval": 2, "learner.lr": 1}), "arms")
-        plan("arms", new, folder, [], resume=True)  # nothing has begun
+        plan("arms", new, folder, [], resume=True)  # no trial has begun
         (folder / "bad-seed0").mkdir()
         with pytest.raises(
             ConfigError, match=r"bad-seed0 was begun with other settings.*remove it"

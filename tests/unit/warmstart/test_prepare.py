@@ -1,4 +1,4 @@
-"""The pocket model is cloned from exercises first, then from demonstrations of the right tasks."""
+"""The pocket model is cloned from exercises, then from demonstrations."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def small(cache: Path, *overrides: str) -> RunConfig:
 
 
 def test_exercises_are_learned_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their responses end with the thought, and progress counts both phases."""
+    """Exercises end with the thought, and progress counts the steps of both phases."""
     learned: list[tuple[int, bool]] = []
     encoded: list[list[Example]] = []
     clone, encode = prepare.clone, prepare.encode
@@ -65,26 +65,26 @@ def test_exercises_are_learned_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_exercises_that_do_not_exist(tmp_path: Path) -> None:
-    """Of demonstrations with another prompt."""
+    """Exercises cannot be made from prompts of another environment; the error names the setting."""
     others = [("a page", "<think>buy it</think><action>click[buy now]</action>")] * 3
     with pytest.raises(ConfigError, match=r"warm_start\.exercise_steps: .* set it to 0"):
         prepare.make_model_directory(small(tmp_path), {"": others}, lambda step, loss: None)
 
 
 def test_demonstrations_of_which_none_is_kept(tmp_path: Path) -> None:
-    """As with too few steps for the expert to win."""
+    """If the expert wins no game, the error names the step limit and the environment."""
     with pytest.raises(ConfigError, match=r"warm_start\.max_steps=\d+: .*ALFWorld-v0"):
         prepare.make_model_directory(small(tmp_path), {"": []}, lambda step, loss: None)
 
 
 def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> None:
-    """`warm_start.random_moves` reaches it."""
+    """`warm_start.random_moves` is passed to the expert."""
     config = small(tmp_path, "warm_start.random_moves=0.25")
     assert GameGenerator().expert_factory(config).keywords == {"random_moves": 0.25}
 
 
 def test_given_games_are_demonstrated(tmp_path: Path, generated_games: Path) -> None:
-    """Those of the train split, spread over it if there are more than `warm_start.games`."""
+    """Demonstrated games are taken from the train split, spread over it if there are too many."""
     data = shutil.copytree(generated_games, tmp_path / "data")
     tree = data / "json_2.1.1"
     shutil.copytree(tree / "valid_seen", tree / "train", dirs_exist_ok=True)
@@ -102,7 +102,7 @@ def test_given_games_are_demonstrated(tmp_path: Path, generated_games: Path) -> 
 
 
 def test_the_model_depends_on_given_games(tmp_path: Path, generated_games: Path) -> None:
-    """On their contents and the train split, wherever they are, and not on settings of others."""
+    """The model's path depends on the games' contents and split, but not on their location."""
 
     def path(data: Path, *overrides: str) -> Path:
         return prepare.model_path(small(tmp_path, f"env.data={data}", *overrides))

@@ -37,10 +37,10 @@ TEXTS = [
 
 
 class RecordingEnv(ALFWorldEnv):
-    """Keeps what was played and how it ended."""
+    """An ALFWorld environment that records the actions and the result of an episode."""
 
     def reset(self, **kwargs):
-        """Forget the episode before."""
+        """Start an episode and clear the records."""
         self.inadmissible: list[str] = []
         self.actions: list[str] = []
         started = super().reset(**kwargs)
@@ -48,7 +48,7 @@ class RecordingEnv(ALFWorldEnv):
         return started
 
     def step(self, action: str):
-        """Play and keep."""
+        """Execute an action and record it."""
         result = super().step(action)
         self.actions.append(action)
         self.won = result[4]["won"]
@@ -82,12 +82,12 @@ def offered(prompt: str) -> list[str]:
 class TestTokenizer:
     @pytest.mark.parametrize("text", TEXTS)
     def test_round_trip(self, tokenizer: PreTrainedTokenizerFast, text: str) -> None:
-        """Any text comes back to the letter, seen in training or not."""
+        """Decoding returns any text unchanged, even if it was not in the training texts."""
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
     def test_saved_and_loaded(self, tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
-        """Beside a Qwen2 config too, the loader gives the same ids, end token and template."""
+        """A saved tokenizer keeps its ids, end token and template, even beside a Qwen2 config."""
         tokenizer.save_pretrained(tmp_path)
         make_model(tokenizer, 32, 1, 64).config.save_pretrained(tmp_path)
         loaded = load_tokenizer(str(tmp_path))
@@ -98,13 +98,13 @@ class TestTokenizer:
         assert len(loaded) == len(tokenizer)
 
     def test_the_end_token_is_not_in_text(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """It is a special token, and none of the tags is."""
+        """The end token is a special token that no text contains."""
         for text in TEXTS:
             assert tokenizer.eos_token_id not in tokenizer(text)["input_ids"]
         assert tokenizer.decode([tokenizer.eos_token_id], skip_special_tokens=True) == ""
 
     def test_tags_and_numbers_are_one_token(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """An action is short, and numbers are never merged with their neighbors."""
+        """Tags and numbers are single tokens, and numbers are not merged with other text."""
         for tag in TAGS:
             assert len(tokenizer(tag)["input_ids"]) == 1
         assert tokenizer.tokenize("cabinet 4") == ["cabinet", "Ġ4"]
@@ -115,7 +115,7 @@ class TestTokenizer:
 class TestDemonstrations:
     @pytest.mark.parametrize("split", ["train", "valid_seen", "valid_unseen"])
     def test_the_explorer_wins_every_game(self, generated_games: Path, split: str) -> None:
-        """In time, with admissible actions alone, whatever its first move is."""
+        """The explorer wins each game within the step limit, using admissible actions only."""
         env = RecordingEnv(generated_games, split=split, max_steps=MAX_STEPS)
         for game in env.games:
             for seed in range(3):
@@ -125,7 +125,7 @@ class TestDemonstrations:
                 assert len(examples) == len(env.actions) <= MAX_STEPS
 
     def test_examples_are_what_was_played(self, env: RecordingEnv) -> None:
-        """Responses parse to the actions; prompts show the step and offer the action."""
+        """Responses parse to the played actions; prompts show the step and offer the action."""
         examples = play(env, env.games[0], noise=0.0, seed=0)
         assert [parse_completion(r).action for _, r in examples] == env.actions
         for step, (prompt, response) in enumerate(examples, start=1):
@@ -135,14 +135,14 @@ class TestDemonstrations:
             assert parsed.action in offered(prompt)
 
     def test_the_seed_decides(self, env: RecordingEnv) -> None:
-        """Same seed, same examples; with noise another seed plays otherwise."""
+        """Equal seeds give equal examples; with noise, other seeds give others."""
         game = env.games[0]
         first, again = (play(env, game, noise=0.3, seed=1) for _ in range(2))
         assert first == again
         assert len({str(play(env, game, noise=0.3, seed=seed)) for seed in range(4)}) > 1
 
     def test_perturbed_actions_are_played_but_not_learned(self, env: RecordingEnv) -> None:
-        """Some have no effect; the response to that is what the explorer would do."""
+        """Random actions are played, some without effect, but responses are the explorer's."""
         without_effect = 0
         for game in env.games:
             examples = play(env, game, noise=0.4, seed=0)
@@ -157,7 +157,7 @@ class TestDemonstrations:
         assert without_effect > 0
 
     def test_strategies(self, generated_games: Path) -> None:
-        """The first example; all prompts show it, and the first searches follow it."""
+        """The first example is a strategy, which all prompts show and the explorer follows."""
         env = RecordingEnv(generated_games, split="train", max_steps=MAX_STEPS)
         agent = AGENT.model_copy(update={"strategy_prompt": "strategy_compact"})
         followed = 0
@@ -181,7 +181,7 @@ class TestDemonstrations:
         assert followed == 5 * len(env.games)
 
     def test_subgoals(self, env: RecordingEnv) -> None:
-        """The explorer's thoughts: prompts show the current one, and responses keep or switch."""
+        """Prompts show the explorer's current thought as sub-goal; responses keep or switch it."""
         agent = AGENT.model_copy(update={"subgoals": True})
         for task, game in enumerate(env.games):
             rng = random.Random(0)
@@ -196,12 +196,12 @@ class TestDemonstrations:
                 current = blocks.subgoal
 
     def test_a_lost_episode_teaches_nothing(self, generated_games: Path) -> None:
-        """Too few steps to win."""
+        """An episode that is lost, here for lack of steps, gives no examples."""
         env = ALFWorldEnv(generated_games, split="train", max_steps=1)
         assert play(env, env.games[0], noise=0.0, seed=0) == []
 
     def test_a_share_of_the_moves_is_random(self, env: RecordingEnv) -> None:
-        """The pocket model's expert sometimes goes elsewhere than its thought says."""
+        """With random moves, the explorer sometimes goes elsewhere than its thought says."""
         form = re.compile(r"<think>\w+: put it in (\w+)</think><action>(go to|open) (\w+) \d+<")
         detours = []
         expert = functools.partial(explore, random_moves=0.5)
@@ -220,7 +220,7 @@ class TestDemonstrations:
 
 
 def test_what_was_made_with_other_scenes_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to version 2 of the generator, train had the official unseen scenes."""
+    """A new generator version changes the paths of cached games and models."""
     config = load_config(None, [])
     now = prepare.data_path(config), prepare.model_path(config)
     monkeypatch.setattr(alfworld, "GENERATOR_VERSION", 2)
@@ -231,14 +231,14 @@ def test_what_was_made_with_other_scenes_is_not_used(monkeypatch: pytest.MonkeyP
 
 class TestCloning:
     def test_a_response_ends_with_the_end_token(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """And decodes to its text; the prompt has no end token."""
+        """A response decodes to its text and the end token; a prompt has no end token."""
         ((prompt, response),) = encode(tokenizer, [("go to bed 12", "<action>look</action>")])
         assert tokenizer.decode(prompt) == "go to bed 12"
         assert response[-1] == tokenizer.eos_token_id
         assert tokenizer.decode(response[:-1]) == "<action>look</action>"
 
     def test_loss_falls(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        """A tiny model learns a handful of examples, alike from equal seeds."""
+        """The loss of a tiny model falls, and equal seeds give equal losses."""
         examples = encode(
             tokenizer,
             [(f"Task {n}", f"<think>n</think><action>go to desk {n}</action>") for n in range(6)],
@@ -259,7 +259,7 @@ class TestCloning:
                 on_progress=lambda step, loss, seen=seen: seen.append((step, loss)),
             )
             assert [step for step, _ in seen] == list(range(1, 41))
-            means = [loss for _, loss in seen]  # of all steps so far
+            means = [loss for _, loss in seen]  # running means over all steps
             losses.append((means[0], 40 * means[-1] - 39 * means[-2]))
             assert not model.training
         (first, last), again = losses

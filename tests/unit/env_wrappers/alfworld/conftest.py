@@ -1,4 +1,4 @@
-"""Official games, from the archive beside the repository."""
+"""Fixtures of official games, from the archive beside the repository."""
 
 import tarfile
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def official_games(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture
 def official_game(official_games: list[Path]) -> Path:
-    """Return one of them."""
+    """Return one official game."""
     return official_games[0]
 
 

@@ -1,4 +1,4 @@
-"""Checking trees: sound games pass, each kind of damage is named."""
+"""Checking trees of games: valid games pass, and each kind of damage is reported."""
 
 import json
 import os
@@ -29,7 +29,7 @@ def edit(game: Path, change: Callable[[Game], object]) -> None:
 
 
 def replace(key: str, old: str, new: str) -> Callable[[Game], None]:
-    """Return a change that replaces something which is there."""
+    """Return a change that replaces text under a key and asserts that the text occurs."""
 
     def change(content: Game) -> None:
         assert old in content[key]
@@ -40,7 +40,7 @@ def replace(key: str, old: str, new: str) -> Callable[[Game], None]:
 
 @pytest.fixture
 def tree(generated_games: Path, tmp_path: Path) -> Path:
-    """Return a copy of the generated games without a manifest: a tree as the official one."""
+    """Return a copy of the generated games without a manifest, like the official data."""
     shutil.copytree(generated_games, tmp_path / "data")
     (tmp_path / "data" / MANIFEST).unlink()
     return tmp_path / "data"
@@ -76,7 +76,7 @@ def test_official_games_are_sound(official_games: list[Path]) -> None:
 
 
 def test_a_game_without_a_walkthrough_is_sound(tree: Path) -> None:
-    """As most official ones: nothing can be played, and nothing is wrong."""
+    """A game without a walkthrough, like most official ones, is valid but not replayed."""
     game = find_games(tree, "train")[0]
     edit(game, lambda content: content.update(walkthrough=None))
     found = check_tree(tree, replay=True)
@@ -103,7 +103,7 @@ def test_a_game_without_a_walkthrough_is_sound(tree: Path) -> None:
     ],
 )
 def test_broken_content(tree: Path, change: Callable[[Game], object], reason: str) -> None:
-    """Found without playing; the other games are not suspected."""
+    """Broken content is found without replaying, and only the broken game is reported."""
     game = find_games(tree, "valid_seen")[1]
     edit(game, change)
     ((file, why),) = check_tree(tree).broken.items()
@@ -124,7 +124,7 @@ def test_broken_files(tree: Path, content: bytes, reason: str) -> None:
 
 
 def test_a_deeply_nested_game_is_refused(tree: Path) -> None:
-    """A RecursionError is no ValueError."""
+    """Too deeply nested JSON raises DataError instead of RecursionError."""
     game = find_games(tree, "train")[0]
     game.write_bytes(b"[" * 100_000)
     (why,) = check_tree(tree).broken.values()
@@ -151,7 +151,7 @@ def test_a_deeply_nested_trajectory_is_refused(tree: Path) -> None:
 def test_a_pipe_or_folder_in_place_of_a_game(
     tree: Path, make: Callable[[Path], None], reason: str
 ) -> None:
-    """A pipe does not block, and a folder is not skipped."""
+    """A pipe or folder in place of a game file is reported, without blocking on the pipe."""
     game = find_games(tree, "train")[0]
     game.unlink()
     make(game)
@@ -166,7 +166,7 @@ def test_a_pipe_or_folder_in_place_of_a_game(
 def test_a_folder_that_cannot_be_read_is_reported(
     tree: Path, part: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other games are checked; none is played without those that are missing."""
+    """An unreadable folder is reported, the other games are checked, and `find_games` raises."""
     task = find_games(tree, "valid_seen")[0].parent.parent
     folder = {"a task": task}.get(part, tree / TREE / part)
     scandir = os.scandir
@@ -243,7 +243,7 @@ def test_what_is_never_played_is_skipped_as_by_find_games(tree: Path) -> None:
 def test_changed_or_missing_games_do_not_match_the_manifest(
     generated_games: Path, tmp_path: Path
 ) -> None:
-    """The remaining games are valid, but they are not the generated data set."""
+    """A changed or missing game fails the manifest check, even if the remaining games are valid."""
     data = tmp_path / "data"
     shutil.copytree(generated_games, data)
     game = find_games(data, "train")[0]

@@ -44,7 +44,7 @@ Play = Callable[[Path, list[str]], Rows]
 
 @pytest.fixture(scope="module")
 def textworld_engine() -> Iterator[Play]:
-    """Return what plays commands with TextWorld's own engine: a process that imports it once."""
+    """Yield a function that plays commands with TextWorld's own engine in another process."""
     with subprocess.Popen(
         [sys.executable, "-c", UNTOUCHED],
         env=os.environ | {"HGPO_ALFWORLD_MEMO": "0"},
@@ -67,7 +67,7 @@ def textworld_engine() -> Iterator[Play]:
 
 
 def _walk(engine: GameEngine, seed: int, steps: int = 24) -> list[str]:
-    """Return random commands, a quarter of them odd, that the engine can be sent in turn."""
+    """Return a random sequence of commands for the engine, a quarter of them odd."""
     rng = random.Random(seed)
     state, _ = engine.reset()
     commands = []
@@ -154,7 +154,7 @@ UNKNOWN_GRAMMARS = {
 def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
     generated_games: Path, tmp_path: Path, change: tuple[str, str], textworld_engine: Play
 ) -> None:
-    """Each breaks an assumption that holds for ALFWorld's grammar."""
+    """Games whose grammar breaks our assumptions give the same results as TextWorld's engine."""
     (game,) = find_games(generated_games, "train", ["pick_and_place_simple"])
     content = json.loads(game.read_text(encoding="utf-8"))
     assert change[0] in content["grammar"]
@@ -168,7 +168,7 @@ def test_an_unknown_grammar_answers_as_in_the_untouched_engine(
 
 
 def _there_and_back(engine: GameEngine) -> list[str]:
-    """Return commands that take a thing, put it back, carry it elsewhere, and ask about it."""
+    """Return commands that take a thing, put it back, move it elsewhere, and examine it."""
     state, _ = engine.reset()
     commands: list[str] = []
 
@@ -243,7 +243,7 @@ def test_forgetting_states_changes_no_answer(
 def test_engines_share_one_limit_of_cached_states(
     generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The engine with the most states drops them; the others keep theirs."""
+    """At the shared limit, only the engine with the most cached states drops them."""
     gc.collect()  # engines of other tests
     kept = 20 + sum(len(engine._states) for engine in find_engine._engines)
     monkeypatch.setattr(find_engine, "STATES_KEPT", kept)
@@ -270,7 +270,7 @@ def test_the_state_hash_ignores_look(generated_games: Path) -> None:
 
 
 def test_the_state_hash_does_not_depend_on_history(generated_games: Path) -> None:
-    """Carrying a thing away and back leaves "not_..." facts behind, but the same world."""
+    """Carrying a thing away and back adds "not_..." facts but restores the state hash."""
     (game,) = find_games(generated_games, "train", ["pick_and_place_simple"])
     engine = GameEngine(game)
     state, _ = engine.reset()

@@ -1,4 +1,4 @@
-"""Finding and choosing games; every broken game is named, with what to do about it."""
+"""Finding and choosing games, and errors that name every broken game and a remedy."""
 
 import gc
 import json
@@ -29,7 +29,7 @@ def _write(data: Path, content: str | dict[str, Any]) -> Path:
 
 
 def _message(caught: pytest.ExceptionInfo[DataError]) -> str:
-    """Return the message of an error, one line."""
+    """Return the message of an error and assert that it is one line."""
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -145,7 +145,7 @@ def test_a_grammar_that_lacks_an_answer_is_named_when_it_is_needed(
 
 
 def test_the_older_wording_of_a_grammar_is_played(generated_games: Path, tmp_path: Path) -> None:
-    """Before alfworld 0.4 things were "put in/on" instead of "moved to"."""
+    """Grammars from before alfworld 0.4, with "put in/on" instead of "move to", can be played."""
     content = _content(generated_games)
     template = "move {o} to {r}"
     assert template in content["grammar"]
@@ -215,7 +215,7 @@ def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
 def test_environments_that_exist_together_have_the_same_games(
     generated_games: Path, tmp_path: Path
 ) -> None:
-    """Folders are searched once for all of them, and again when none is left."""
+    """Environments share one list of games, which is renewed once none of them is left."""
     data = tmp_path / "data"
     shutil.copytree(generated_games, data)
     first, second = ALFWorldEnv(data), ALFWorldEnv(data)

@@ -63,7 +63,7 @@ def test_the_other_task_types_and_rooms_give_games(
 
 
 def test_alfworlds_own_environment_plays_them(generated_games: Path) -> None:
-    """`AlfredTWEnv` finds every game of the split and is won by the walkthrough."""
+    """`AlfredTWEnv` finds every game of the split, and the walkthroughs win them."""
     config = {
         "dataset": {"data_path": str(generated_games / "json_2.1.1/train"), "num_train_games": -1},
         "env": {"task_types": [1, 2, 3, 4, 5, 6], "domain_randomization": False}
@@ -92,7 +92,7 @@ def test_alfworlds_own_environment_plays_them(generated_games: Path) -> None:
 
 
 def test_a_floor_lamp_can_be_the_light(tmp_path: Path) -> None:
-    """Living rooms have floor lamps: the goal names one, and its game is won."""
+    """A goal in a living room can name a floor lamp, which its walkthrough uses."""
     spec = GenerationSpec(rooms=("livingroom",), max_receptacles=24)
     games = (
         generate_game(tmp_path, spec, "look_at_obj_in_light", "train", seed) for seed in range(10)
@@ -107,7 +107,7 @@ def test_a_floor_lamp_can_be_the_light(tmp_path: Path) -> None:
     not ALFWORLD_ARCHIVE.is_file(), reason="the official ALFWorld games are not here"
 )
 def test_rooms_have_the_furniture_of_official_ones() -> None:
-    """The same number of pieces of every type as in ALFWorld's games of that scene."""
+    """Rooms have as much furniture of every type as ALFWorld's games of the same scene."""
     checked = set()
     with tarfile.open(ALFWORLD_ARCHIVE) as archive:
         for member in archive:
@@ -129,7 +129,7 @@ def test_rooms_have_the_furniture_of_official_ones() -> None:
 def test_other_scenes_are_furnished_like_those_of_their_room(
     scene: int, low: int, high: int
 ) -> None:
-    """No count is known for them; every type that the scene shows is there."""
+    """Scenes without known counts have every furniture type that the scene shows."""
     rooms = [build_room(random.Random(seed), scene) for seed in range(20)]
     assert all(low <= len(room.receptacles) <= high for room in rooms)
     assert len({len(room.receptacles) for room in rooms}) > 1
@@ -146,7 +146,7 @@ def test_unseen_scenes_are_unseen(generated_games: Path) -> None:
 
 @pytest.mark.parametrize("room", ["kitchen", "livingroom", "bedroom", "bathroom"])
 def test_the_official_unseen_scenes_are_unseen(room: str) -> None:
-    """Every room has one; who trains on generated games has not seen the official rooms."""
+    """Each room type has one official unseen scene, which generated train games do not use."""
     train, seen, unseen = (set(scenes(room, s)) for s in ("train", "valid_seen", "valid_unseen"))
     assert len(unseen & OFFICIAL_UNSEEN) == 1
     assert train == seen
@@ -157,7 +157,7 @@ def test_the_official_unseen_scenes_are_unseen(room: str) -> None:
 
 def test_duplicate_games_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Fake:
-        """A fake engine, for two games that differ only in their name."""
+        """A fake engine for two games that differ only in their names."""
 
         names: ClassVar[dict[str, str]] = {}
 

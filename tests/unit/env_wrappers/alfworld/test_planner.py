@@ -1,4 +1,4 @@
-"""Plans: recorded ones, Fast Downward's, its time limit, and whether they win."""
+"""Recorded plans, Fast Downward's plans and time limit, and whether plans win."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from env_wrappers.errors import DataError
 
 
 def _changed(game: Path, folder: Path, **changes: object) -> Path:
-    """Return a copy of a game file with other values under some keys."""
+    """Return a copy of a game file with some values changed."""
     content = json.loads(game.read_text(encoding="utf-8")) | changes
     copy = folder / GAME_FILE
     copy.write_text(json.dumps(content), encoding="utf-8")
@@ -24,7 +24,7 @@ def _changed(game: Path, folder: Path, **changes: object) -> Path:
 
 
 def test_the_planner_wins_a_generated_game(generated_games: Path, tmp_path: Path) -> None:
-    """Without its walkthrough, so that there is nothing to copy."""
+    """The planner's plan wins a generated game whose walkthrough has been removed."""
     (game,) = find_games(generated_games, "train", ["pick_clean_then_place_in_recep"])
     plan = find_plan(_changed(game, tmp_path, walkthrough=None), seconds=120)
     assert why_not_won(GameEngine(game), plan) is None
@@ -37,7 +37,7 @@ def test_the_planner_wins_an_official_game(official_game: Path) -> None:
 
 
 def test_the_time_limit_ends_the_search(generated_games: Path) -> None:
-    """At once, and with the process that searches."""
+    """The time limit ends the search promptly and leaves no search process behind."""
     game = find_games(generated_games, "train")[0]
     GameEngine(game)  # the first load of a process takes long
     start = time.monotonic()
@@ -63,7 +63,7 @@ def find_nothing(game: Path, trusted: bool) -> list[str]:
 def test_a_planner_that_dies_is_no_time_out(
     generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that runs out of memory."""
+    """A search process that dies, such as one out of memory, is not reported as a timeout."""
     monkeypatch.setattr(planner, "_search", die)
     with pytest.raises(DataError, match="process died"):
         find_plan(find_games(generated_games, "train")[0], seconds=60)

@@ -1,4 +1,4 @@
-"""Translations on disk: what is read back is what was translated, or it is translated again."""
+"""The cache of translations on disk: hits equal fresh translations; damaged entries are renewed."""
 
 import io
 import json
@@ -23,20 +23,20 @@ from env_wrappers.errors import DataError
 
 @pytest.fixture
 def game(generated_games: Path) -> dict[str, Any]:
-    """Return the content of a game."""
+    """Return the content of a generated game."""
     return json.loads(find_games(generated_games, "train")[0].read_text(encoding="utf-8"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return an empty cache directory, the one in use."""
+    """Return the cache directory in use, which is empty."""
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "kept"))
     return tmp_path / "kept"
 
 
 @pytest.fixture
 def translated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that every translation adds its problem to."""
+    """Return a list to which every translation appends its problem."""
     calls: list[str] = []
     original = fast_downward.pddl2sas
 
@@ -53,7 +53,7 @@ def _translate(game: dict[str, Any]) -> tuple[Any, str]:
 
 
 def _dumped(task: Any) -> str:
-    """Return all that the translator itself has to say of a task."""
+    """Return the translator's own dump of a task."""
     text = io.StringIO()
     with redirect_stdout(text):
         task.dump()
@@ -63,7 +63,7 @@ def _dumped(task: Any) -> str:
 def test_what_is_kept_is_what_the_translator_gives(
     game: dict[str, Any], folder: Path, translated: list[str]
 ) -> None:
-    """The SAS text and the task; the second is parsed again, without translating."""
+    """A cached SAS text and task equal the translator's, without translating again."""
     task, sas = _translate(game)
     kept_task, kept_sas = _translate(game)
     assert len(translated) == 1
@@ -75,7 +75,7 @@ def test_what_is_kept_is_what_the_translator_gives(
 def test_an_engine_plays_from_a_kept_translation(
     game: dict[str, Any], folder: Path, translated: list[str]
 ) -> None:
-    """Also a game that differs in the words of its task; one with another problem does not."""
+    """Games that differ only in wording share a cached translation; another problem does not."""
     first = [GameEngine(game).reset() for _ in range(2)]
     assert len(translated) == 1
     (one, text), (two, again) = first
@@ -196,7 +196,7 @@ def test_a_full_disk_is_no_error_and_leaves_nothing(
 def test_a_broken_game_fails_alike_with_and_without_an_entry(
     game: dict[str, Any], folder: Path
 ) -> None:
-    """One that the translator refuses leaves no entry; another is refused later, kept or not."""
+    """A broken game raises the same error with and without a cache entry."""
     refused = game | {"pddl_problem": game["pddl_problem"][:2000]}
     accepted = game | {
         "pddl_problem": game["pddl_problem"].replace("(atLocation agent1", "(at agent1")
@@ -212,7 +212,7 @@ def test_a_broken_game_fails_alike_with_and_without_an_entry(
 
 
 def test_a_fresh_process_reads_what_another_kept(game: dict[str, Any], folder: Path) -> None:
-    """It prints no warning and keeps its `sys.argv`, which the translator parses on import."""
+    """A new process uses the cached translation, prints no warning and keeps its `sys.argv`."""
     fact = re.search(r"\(canContain [^()]*\)", game["pddl_problem"])
     assert fact
     game["pddl_problem"] = game["pddl_problem"].replace(fact.group(), fact.group() * 2, 1)

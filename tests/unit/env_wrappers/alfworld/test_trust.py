@@ -33,22 +33,22 @@ REMEDY = "allow it with env.options.trusted=true"
 
 @pytest.fixture
 def proof(tmp_path: Path) -> Path:
-    """Return the file that exists after an attack."""
+    """Return the path of a file that a successful attack creates."""
     return tmp_path / "proof"
 
 
 def _code(proof: Path) -> str:
-    """Return a symbol of the grammar that makes a file when TextWorld evaluates it."""
+    """Return a grammar symbol that creates a file when TextWorld evaluates it."""
     return f"{{__import__('pathlib').Path('{proof}').touch() or '.'}}"
 
 
 def _escaped(text: str) -> str:
-    """Return a text as JSON may write it, without braces."""
+    """Return a text with its braces as JSON escapes."""
     return text.replace("{", r"\u007b").replace("}", r"\u007d")
 
 
 def _changed(generated_games: Path, data: Path, change: Callable[[Game], Game]) -> Path:
-    """Write a tree with one changed game, and return its file."""
+    """Write a tree with one changed game and return the game's file."""
     (game,) = find_games(generated_games, "train", ["pick_and_place_simple"])
     content = json.loads(game.read_text(encoding="utf-8"))
     copy = data / game.relative_to(generated_games)
@@ -100,7 +100,7 @@ LOADERS: dict[str, Callable[[Path], object]] = {
 def test_code_in_a_grammar_is_refused(
     generated_games: Path, tmp_path: Path, proof: Path, attack: Callable[..., Any]
 ) -> None:
-    """In any place that TextWorld evaluates; a game that is trusted runs it."""
+    """Code in any place that TextWorld evaluates is refused, unless the games are trusted."""
     game = _changed(generated_games, tmp_path / "data", attack(proof))
     with pytest.raises(DataError) as caught:
         ALFWorldEnv(tmp_path / "data").reset(seed=0)
@@ -136,7 +136,7 @@ def test_the_untouched_engine_refuses(
 def test_checking_data_refuses(
     generated_games: Path, tmp_path: Path, proof: Path, hgpo: Run
 ) -> None:
-    """With and without playing; --trusted plays it."""
+    """`data check` refuses code with and without --replay; --trusted allows it."""
     data = tmp_path / "data"
     game = _changed(generated_games, data, _in_introduction(proof))
     for options in [(), ("--replay",)]:
@@ -179,7 +179,7 @@ def test_demonstrating_and_playing_refuse(
 def test_evaluating_refuses(
     generated_games: Path, tmp_path: Path, proof: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An evaluation by the oracle takes the option from the settings of the environment."""
+    """An evaluation refuses code in a grammar unless the environment's option `trusted` is set."""
     data = tmp_path / "data"
     _changed(generated_games, data, _in_introduction(proof))
     arguments = {"agent": "oracle", "seeds": 1, "games": 1, "split": "train"}
@@ -206,7 +206,7 @@ def test_evaluating_refuses(
 def test_other_parts_are_data_alone(
     generated_games: Path, tmp_path: Path, change: Callable[[Game], Game], reason: str
 ) -> None:
-    """Commands are formatted after their names were put in; the planner's buffers are short."""
+    """Other parts that could run code or overflow the planner's buffers are refused."""
     game = _changed(generated_games, tmp_path / "data", change)
     with pytest.raises(DataError, match=f"cannot load {game}: {reason}"):
         get_engine(game)
@@ -216,7 +216,7 @@ def test_other_parts_are_data_alone(
 
 @pytest.mark.parametrize("trusted", ["false", 1, None])
 def test_trust_is_true_or_false(generated_games: Path, trusted: Any) -> None:
-    """Not a text that counts as true in Python."""
+    """`trusted` must be a boolean, not a string, a number or None."""
     with pytest.raises(DataError, match="trusted must be true or false"):
         ALFWorldEnv(generated_games, trusted=trusted)
 
@@ -230,7 +230,7 @@ def test_comments_and_layout_of_the_domain_do_not_matter(
 
 
 def test_any_words_can_be_the_task(generated_games: Path, tmp_path: Path) -> None:
-    """As people wrote them, too: `alfworld-generate` can put such words into a game."""
+    """A task can contain any words, as `alfworld-generate` can write people's instructions."""
     words = "Put Ann's mug (the 2nd one) on the café-table; 100 %, please!"
     change = _replaced("grammar", TASK, f"{TASK}{words} Or: ")
     game = _changed(generated_games, tmp_path / "data", change)

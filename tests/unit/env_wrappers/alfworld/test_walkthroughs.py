@@ -1,6 +1,6 @@
-"""Walkthroughs that write things with their ids in the PDDL problem, as TextWorld's planner does.
+"""Walkthroughs that name things by their ids in the PDDL problem, as TextWorld's planner does.
 
-A public copy of the official valid_unseen has such ones in all of its 134 games.
+A public copy of the official valid_unseen has such walkthroughs in all of its 134 games.
 """
 
 import json
@@ -29,7 +29,7 @@ SPLIT = "valid_seen"
 
 
 def _write_ids(game: Path) -> None:
-    """Change the names of things in a game's walkthrough into their ids."""
+    """Replace the names of things in a game's walkthrough by their ids."""
     content = json.loads(game.read_text(encoding="utf-8"))
     ids = {name: key for key, name in get_engine(game).names.items()}
     plan = [re.sub(r"[a-z]+ \d+", lambda name: ids[name[0]], c) for c in content["walkthrough"]]
@@ -65,7 +65,7 @@ def test_official_games(official_games: list[Path], tmp_path: Path) -> None:
 def test_a_plan_of_textworlds_own_planner_wins(
     generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without ALFWorld's names around its engine, TextWorld writes ids."""
+    """A plan by TextWorld's own planner, which uses ids, wins after conversion to commands."""
     monkeypatch.setattr(sys, "argv", ["mine"])  # the translator puts its own in place
     (game,) = find_games(generated_games, SPLIT, ["pick_and_place_simple"])
     env = PddlEnv(textworld.EnvInfos(policy_commands=True))

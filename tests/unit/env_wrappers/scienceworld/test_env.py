@@ -1,4 +1,4 @@
-"""ScienceWorld: games, isolation of games in one Java process, copies, and its end."""
+"""ScienceWorld: games, their isolation in one Java process, copies, and shutdown."""
 
 import contextlib
 import importlib.util
@@ -68,7 +68,7 @@ def test_focusing_on_the_wrong_object_ends_the_episode(env: ScienceWorldEnv) -> 
 
 @needs_packages
 def test_games_do_not_influence_each_other(env: ScienceWorldEnv) -> None:
-    """Animals wander at random: the state of the random generator belongs to the game."""
+    """Random events in a game do not depend on other games in the process."""
     actions = ["teleport to outside", *["wait1"] * 6]
     other = ScienceWorldEnv(split="dev", tasks=["grow-plant"], simplifications="openDoors")
 

@@ -1,4 +1,4 @@
-"""Tasks and splits, determinism, and what the environment tells besides observations."""
+"""TextCraft's tasks, splits, determinism and infos."""
 
 import json
 import pickle
@@ -29,7 +29,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def played(env: TextCraftEnv, seed: int) -> list[tuple[Any, ...]]:
-    """Return all that the environment says in a random episode."""
+    """Return all results of a random episode."""
     rng = random.Random(seed)
     seen: list[tuple[Any, ...]] = [env.reset(seed=seed)]
     done = False
@@ -70,7 +70,7 @@ def test_a_very_long_action_is_not_read(data: Path) -> None:
 
 
 def test_commands_of_the_goal_and_distractors(data: Path) -> None:
-    """Each distractor uses an ingredient of a command that the goal may need."""
+    """All commands of the goal are listed, and each distractor uses one of their ingredients."""
     for distractors in (0, 2, 100):
         env = TextCraftEnv(data, distractors=distractors)
         for task in range(env.num_tasks):
@@ -96,7 +96,7 @@ def test_the_same_seed_plays_the_same_episode(data: Path) -> None:
 
 
 def test_tasks_do_not_depend_on_the_process(data: Path) -> None:
-    """The text is as it was, so hashes of strings play no part."""
+    """A task's text equals a recorded text, so it does not depend on string hashes."""
     env = TextCraftEnv(data, distractors=1)
     assert env.reset(options={"goal": env.goals.index("minecraft:torch")})[0] == TORCH
 

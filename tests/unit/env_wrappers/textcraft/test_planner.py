@@ -30,7 +30,7 @@ def planned(book: RecipeBook, goal: str) -> list[str]:
 
 
 def test_a_plan(book: RecipeBook) -> None:
-    """Signs need six planks and the stick two: both are added up, to two executions."""
+    """A plan adds up the planks for signs and sticks and crafts them in two executions."""
     assert planned(book, "minecraft:oak_sign") == [
         "get 2 oak logs",
         "craft 4 oak planks using 1 oak logs",
@@ -41,7 +41,7 @@ def test_a_plan(book: RecipeBook) -> None:
 
 
 def fewest(book: RecipeBook, goal: str, gets: list[str]) -> int:
-    """Return the length of a shortest plan by breadth-first search, with these gets."""
+    """Return the length of a shortest plan with these `get` actions, by breadth-first search."""
     game = CraftingGame(book, goal, book.needed_for(goal))
     start: tuple[tuple[str, int], ...] = ()
     queue, lengths = deque([start]), {start: 0}
@@ -69,13 +69,13 @@ def test_no_plan_is_shorter(book: RecipeBook, name: str) -> None:
 
 
 def test_the_cheaper_recipe_depends_on_the_goal(book: RecipeBook) -> None:
-    """One stick is made of bamboo, seven of planks."""
+    """A single stick is crafted from bamboo, seven sticks from planks."""
     assert "craft 1 stick using 2 bamboo" in planned(book, "minecraft:torch")
     assert "craft 1 stick using 2 bamboo" not in planned(book, "minecraft:ladder")
 
 
 def test_an_item_that_needs_itself_cannot_be_crafted(tmp_path: Path) -> None:
-    """Cycles through a group are not removed from the recipes."""
+    """Items in a cycle through a group of recipes cannot be crafted and are not goals."""
     made = recipes() | {
         "a": shapeless(item("egg"), item("nest"), group="animal"),
         "b": shapeless(item("nest"), tag("animal")),

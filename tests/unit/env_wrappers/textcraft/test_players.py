@@ -41,7 +41,7 @@ def share(env: TextCraftEnv, **habits: float) -> float:
 
 
 def test_a_careful_crafter_wins_where_there_is_time(env: TextCraftEnv) -> None:
-    """What it loses takes more steps."""
+    """A careful crafter wins every game with enough steps and loses some within the limit."""
     longer = TextCraftEnv(split="dev", max_steps=100, distractors=3, max_commands=8)
     assert share(longer) == 1.0
     assert 0.85 < share(env) < 1.0

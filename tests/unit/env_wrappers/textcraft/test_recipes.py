@@ -1,4 +1,4 @@
-"""Reading recipes: which are used, how they depend on each other, and what is said of bad files."""
+"""Reading recipes: which are used, how they depend on each other, and errors of bad files."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def test_what_get_gives(book: RecipeBook) -> None:
 
 
 def test_no_recipe_closes_a_cycle(book: RecipeBook) -> None:
-    """And a single block is not taken apart."""
+    """A recipe that closes a cycle is dropped, such as ingots from a block of ingots."""
     assert commands(book, "gold_block") == ["craft 1 gold block using 9 gold ingot"]
     assert commands(book, "gold_ingot") == []
 

@@ -1,4 +1,4 @@
-"""Recipes to test with: a few in the format of Minecraft's files, and those of the package."""
+"""Recipes for tests: a few in the format of Minecraft's files, and those of the package."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""What the tests of WebShop share."""
+"""Shared fixtures of the WebShop tests."""
 
 import tarfile
 from pathlib import Path
@@ -18,7 +18,7 @@ def _cache_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of the original's 1,000 products, which the repository lacks."""
+    """Return the directory of the original's 1,000 products, which is not in the repository."""
     if not WEBSHOP_ARCHIVE.exists():
         pytest.skip(f"{WEBSHOP_ARCHIVE} is not there")
     folder = tmp_path_factory.mktemp("webshop")

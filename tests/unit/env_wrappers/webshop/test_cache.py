@@ -1,4 +1,4 @@
-"""The catalogue's cache on disk: built once, whole or not at all, whatever happens meanwhile."""
+"""The catalogue's cache on disk: built once, and atomically under failures and concurrency."""
 
 import errno
 import hashlib
@@ -121,7 +121,7 @@ def test_what_a_killed_process_left_is_removed(data: Path) -> None:
 def test_the_users_cache_serves_where_the_data_cannot_be_written(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (data / ".webshop-cache").write_text("")  # as root, one can write anywhere else
+    (data / ".webshop-cache").write_text("")  # root can write anywhere else
     found = open_catalogue(data)
     assert found.folder.parent == tmp_path / "xdg/hgpo-rllib/webshop"
     assert open_catalogue(data) is found
@@ -159,7 +159,7 @@ def test_data_that_changes_while_it_is_read_is_refused(
 
 
 def test_a_disk_without_room_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Space is allocated before an array is written: one line, and nothing half-made."""
+    """A full disk raises a one-line error and leaves no partial cache."""
 
     def no_room(*_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -175,7 +175,7 @@ def test_a_disk_without_room_is_named(data: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Return what mounts a file system of so many KiB."""
+    """Yield a function that mounts a file system of a given size in KiB."""
     mounted: list[Path] = []
 
     def mount(size: int) -> Path:
@@ -195,15 +195,15 @@ def disk(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
 def test_a_full_disk_ends_the_build_with_one_line(
     tmp_path: Path, disk: Callable[[int], Path]
 ) -> None:
-    """A mapped file that was not allocated killed the process with SIGBUS.
+    """A full disk ends the command with a one-line error instead of SIGBUS.
 
-    There are no scratch files: what is kept fits, and then the command works.
+    The command succeeds on a disk that has just enough room for the cache.
     """
     data = tmp_path / "store"
     generate(data, CatalogueSpec(products=1000))
     needed = sum(file.stat().st_size for file in open_catalogue(data).folder.rglob("*")) // 1024
     shutil.rmtree(data / ".webshop-cache")
-    (data / ".webshop-cache").write_text("")  # so that the user's cache is taken
+    (data / ".webshop-cache").write_text("")  # so that the user's cache is used
     for size, status in ((needed // 2, 2), (needed - 100, 2), (needed + 160, 0)):
         folder = disk(size)
         done = subprocess.run(

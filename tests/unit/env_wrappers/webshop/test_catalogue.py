@@ -1,4 +1,4 @@
-"""WebShop's data files become a catalogue; what is wrong with them is named."""
+"""Reading WebShop's data files into a catalogue, and errors that name what is wrong."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_groups_of_the_same_name_take_the_place_of_the_first(data: Path) -> None
 
 
 def test_records_are_passed_over_as_in_the_original_and_counted(data: Path) -> None:
-    later = item("B1", name=None)  # is not even looked at
+    later = item("B1", name=None)  # is not validated
     items = [item("nan"), item("B1"), later, item("B2345678901"), item("B2"), item("B1")]
     found = open_catalogue(write_data(data, items=items))
     assert [product.asin for product in found] == ["B1", "B2"]
@@ -190,7 +190,7 @@ def test_broken_data_is_named(data: Path, changed: dict[str, Any], message: str)
     assert "\n" not in str(raised.value)
     assert str(data) in str(raised.value)
     left = list((data / ".webshop-cache").iterdir())
-    assert not [path for path in left if path.is_dir()]  # nothing half-made
+    assert not [path for path in left if path.is_dir()]  # no partial cache
 
 
 def test_what_is_no_data_directory_is_named(
@@ -239,7 +239,7 @@ def test_a_pipe_in_place_of_a_file_does_not_block(data: Path, name: str) -> None
 
 
 def test_a_folder_that_cannot_be_read_is_named(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not as one without files."""
+    """An unreadable folder is reported as such, not as a folder without files."""
 
     def refuse(path: Any) -> Any:  # root reads all folders, whatever their permissions say
         raise PermissionError(13, "Permission denied", str(path))
@@ -330,7 +330,7 @@ def test_building_streams(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(catalogue, "read_listings", stream)
     assert len(open_catalogue(data)) == 2100
-    assert written[-1] > 2 * written[len(written) // 3] > 0  # goes to disk as it comes
+    assert written[-1] > 2 * written[len(written) // 3] > 0  # is written incrementally
 
 
 @given(st.lists(st.lists(TEXT | st.none() | st.integers(0, 999))), st.integers(1, 9), st.booleans())
@@ -345,6 +345,6 @@ def test_the_pieces_that_are_read_do_not_matter(value: Any, size: int, ascii_onl
 def test_reading_products_streams(data: Path) -> None:
     write_data(data, items=json.dumps([*ITEMS, *([item("nan")] * 1000)]).encode()[:-9])
     listings = read_listings(find_sources(data), None, Counter())
-    assert next(listings).product.asin == "B1"  # long before the file's end is seen to be missing
+    assert next(listings).product.asin == "B1"  # before the missing end of the file is noticed
     with pytest.raises(DataError, match="after product 1002"):
         list(listings)

@@ -48,7 +48,7 @@ def env(data: Path) -> WebShopEnv:
 
 
 def _goal_of(env: WebShopEnv, asin: str) -> int:
-    """The place of a goal made from a product."""
+    """Return the index of a goal made from a product."""
     shop = env._session._shop
     index = product_of(shop, asin).index
     return next(i for i in range(env.num_tasks) if shop.goals[i].product == index)
@@ -107,7 +107,7 @@ def test_splits_play_their_own_goals(data: Path) -> None:
 
 
 def test_goals_can_be_filtered(data: Path) -> None:
-    """They keep their names."""
+    """`filter_goals` selects goals, which keep their names."""
     goals = _make(data)._shop.goals
     env = _make(
         data, filter_goals=lambda index, goal: goal.product == goals[5].product or index == 9
@@ -120,7 +120,7 @@ def test_goals_can_be_filtered(data: Path) -> None:
 
 
 def test_without_a_seed_the_originals_weights_draw(tmp_path: Path) -> None:
-    """Among the goals of the split that the filter accepts."""
+    """Without a seed, goals that the filter accepts are drawn with the original's weights."""
     entries = {"B1": entry("A towel"), "B2": entry("A mop", "dry"), "B3": entry("A brush", "dry")}
     data = write_data(tmp_path / "data", items=[*map(item, entries)], entries=entries)
     env = _make(data, filter_goals=lambda index, goal: "A brush" not in goal.instruction)

@@ -26,7 +26,7 @@ class TestTokenSetRatio:
             ("abcd", "abce", 75),
             ("abc", "xyz", 0),
             ("i\u0307 x", "i x", 100),  # the sign is dropped ...
-            ("İ", "i", 67),  # ... but not the one that comes from making the letter small
+            ("İ", "i", 67),  # ... but not the one from lowercasing the letter
             ("red_wine", "red wine", 88),  # the underscore is part of a word
         ],
     )

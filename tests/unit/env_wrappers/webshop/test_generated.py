@@ -1,4 +1,4 @@
-"""What `hgpo train` makes for WebShop: store, demonstrations, players, prompts."""
+"""What `hgpo train` generates for WebShop: store, demonstrations, players and prompts."""
 
 import random
 from pathlib import Path
@@ -39,14 +39,14 @@ def store(config: RunConfig, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_splits_have_goals(config: RunConfig, store: Path) -> None:
-    """Training and evaluation find what the example names."""
+    """The train and evaluation splits of the example each have more than 300 goals."""
     for split in (config.env.train_split, *config.evaluation.splits):
         env = gymnasium.make(config.env.env_id, data=store, split=split, **config.env.options)
         assert env.get_wrapper_attr("num_tasks") > 300
 
 
 def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Path) -> None:
-    """As many as wanted, or as there are."""
+    """As many train goals are demonstrated as requested, or all of them."""
     path = tmp_path / "store"
     names = StoreGenerator().make_demonstration_data(config, path, lambda done, total: None)
     assert names == [str(task) for task in range(8)]
@@ -57,7 +57,7 @@ def test_demonstrations_are_of_goals_to_train_on(config: RunConfig, tmp_path: Pa
 
 
 def test_demonstrations_are_of_the_train_split(config: RunConfig, tmp_path: Path) -> None:
-    """Other train splits too, such as `train_products`."""
+    """Demonstrations use the configured train split, such as `train_products`."""
     generator = StoreGenerator()
     settings = ["store.products=300", "warm_start.games=9999", "env.train_split=train_products"]
     by_product = load_config(EXAMPLE, settings)
@@ -73,10 +73,7 @@ def test_demonstrations_are_of_the_train_split(config: RunConfig, tmp_path: Path
 def test_demonstrations_are_kept(
     config: RunConfig, store: Path, noise: float, mistakes: float
 ) -> None:
-    """Nearly always without perturbed actions and mistakes, often with them.
-
-    Labels are never perturbed.
-    """
+    """Most demonstrations are kept, fewer with noise, and labels are never perturbed."""
     warm_start = config.warm_start.model_copy(update={"random_moves": mistakes})
     config = config.model_copy(update={"warm_start": warm_start})
     env = gymnasium.make(config.env.env_id, data=store, max_steps=15, **config.env.options)
@@ -97,7 +94,7 @@ def test_demonstrations_are_kept(
 
 
 def test_strategies_are_followed(config: RunConfig, store: Path) -> None:
-    """How to search, and whether to read features: both kinds of both."""
+    """Demonstrations follow all strategies of how to search and whether to read features."""
     env = gymnasium.make(config.env.env_id, data=store, max_steps=15, **config.env.options)
     agent = AGENT.model_copy(update={"strategy_prompt": "strategy_compact"})
     found = set()
@@ -118,7 +115,7 @@ def test_strategies_are_followed(config: RunConfig, store: Path) -> None:
 
 
 def test_shoppers_buy_prematurely(config: RunConfig, store: Path) -> None:
-    """Right products, and every other purchase or so without an option that was asked for."""
+    """Shoppers buy the right products, about half of them without a requested option."""
     env = gymnasium.make(config.env.env_id, data=store, **config.env.options)
     scores = []
     for task in range(40):
@@ -150,13 +147,13 @@ RIGHT = {"r_type": 1.0, "r_att": 1.0, "r_option": 0.0, "r_price": True}
     ],
 )
 def test_what_is_learned_from(details: dict | None, kept: bool) -> None:
-    """Purchases of the right kind, lookalikes too; not an episode without a purchase."""
+    """Purchases of the right kind, including lookalikes, are kept; other episodes are not."""
     shopper = NoisyShopper("find me a mug", random.Random(0), 0.3)
     assert shopper.is_worth_learning({"score_details": details}) is kept
 
 
 def test_perturbed_actions() -> None:
-    """Never the purchase; a search for one word of the wish where pages have a search bar."""
+    """Perturbed actions never buy; on a search page they search for one word of the goal."""
     shopper = NoisyShopper("find me a mug", random.Random(0), 0.3)
     rng = random.Random(0)
     clicks = ["click[back to search]", "click[buy now]", "click[red]"]
@@ -166,6 +163,6 @@ def test_perturbed_actions() -> None:
 
 
 def test_an_environment_without_a_generator() -> None:
-    """Its owner brings data and model."""
+    """An environment without a generator requires `model.model_path`."""
     with pytest.raises(ConfigError, match=r"model\.model_path: .* for CartPole-v1"):
         find_environment("CartPole-v1").require_generator()

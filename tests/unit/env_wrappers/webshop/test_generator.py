@@ -1,4 +1,4 @@
-"""Generated catalogues are reproducible, of the original's shape, and about things one can find."""
+"""Generated catalogues are reproducible, in the original's format, and have reachable goals."""
 
 import itertools
 import json
@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def comparable(item: dict[str, Any], own: str) -> str:
-    """Return what lookalikes have in common, besides the words of their texts and their `own`."""
+    """Return what lookalikes share, apart from their texts and their `own` feature."""
     options = {name: values for name, values in values_of(item).items() if name != EDITION}
     features = [re.sub(f"^{own}", "", line.lower()) for line in item["small_description"]]
     name, path = sorted(item["name"].split()), item["product_category"]
@@ -76,7 +76,7 @@ def values_of(item: dict[str, Any]) -> dict[str, list[str]]:
 
 
 class TestFiles:
-    """What is written, and when nothing is."""
+    """The files that the generator writes, and errors that leave no files."""
 
     def test_the_same_spec_gives_the_same_bytes(self, catalogue: Path, tmp_path: Path) -> None:
         generate(tmp_path / "again", SPEC)
@@ -88,7 +88,7 @@ class TestFiles:
         assert not names[0] & names[1]
 
     def test_a_version_of_the_generator_always_gives_the_same_bytes(self, catalogue: Path) -> None:
-        """Change the hashes only together with `GENERATOR_VERSION`."""
+        """The hashes may only change together with `GENERATOR_VERSION`."""
         hashes = read(catalogue, MANIFEST)["sha256"]
         assert {name: hashes[name][:16] for name in hashes} == {
             ITEMS: "0604c1dcae760214",
@@ -121,7 +121,7 @@ class TestFiles:
         assert not list(tmp_path.iterdir())
 
     def test_one_product_is_a_catalogue(self, tmp_path: Path) -> None:
-        """In an empty directory, for once."""
+        """A catalogue of one product can be generated, into an existing empty directory."""
         spec = CatalogueSpec(products=1, lookalikes=1, instructed=1.0, human=0.0)
         (tmp_path / "out").mkdir()
         generate(tmp_path / "out", spec)
@@ -160,10 +160,10 @@ class TestFiles:
 
 
 class TestProducts:
-    """What is in the files."""
+    """The content of the generated files."""
 
     def test_the_original_reads_them(self, catalogue: Path) -> None:
-        """Every field is there and of the form that its loader takes."""
+        """Every field has the format that the original's loader reads."""
         items, attributes = read(catalogue, ITEMS), read(catalogue, ATTRIBUTES)
         asins = [item["asin"] for item in items]
         assert len(set(asins)) == len(items) == SPEC.products
@@ -179,7 +179,7 @@ class TestProducts:
             assert all(2 <= len(values) <= 4 for values in groups.values())
 
     def test_they_differ(self, catalogue: Path) -> None:
-        """Some have no price, a range, no options."""
+        """Products differ: some have no price, a price range or no options."""
         items = read(catalogue, ITEMS)
         prices = Counter(item["pricing"].count("$") for item in items)
         assert set(prices) == {0, 1, 2}
@@ -196,7 +196,7 @@ class TestProducts:
         assert len({item["name"] for item in items}) == len(items)
 
     def test_there_are_goals_for_all_splits(self, tmp_path: Path) -> None:
-        """With 300 products already: 1,500 are held out."""
+        """300 products suffice for all splits, of which dev and test hold 1,500 goals."""
         for seed in range(5):
             out = tmp_path / str(seed)
             generate(out, CatalogueSpec(products=300, seed=seed))
@@ -232,7 +232,7 @@ class TestProducts:
     def test_there_is_much_to_read(
         self, most: int, title: tuple[int, int], words: tuple[int, int], different: int
     ) -> None:
-        """The original has 18 words in a title and 235 in all texts of a product."""
+        """Texts have realistic lengths (original: 18 words per title, 235 per product)."""
         items = [make_product(replace(SPEC, attributes=most), number)[0] for number in range(400)]
         texts = [re.findall(r"\w+", texts_of(item)) for item in items]
         assert title[0] < sum(len(item["name"].split()) for item in items) / 400 < title[1]
@@ -242,7 +242,7 @@ class TestProducts:
 
     @pytest.mark.parametrize("lookalikes", [1, 2, 6])
     def test_lookalikes_differ_in_one_property(self, tmp_path: Path, lookalikes: int) -> None:
-        """In the edition or in a feature, which the instruction names and no title does."""
+        """Lookalikes differ only in an edition or a feature, which no title names."""
         generate(tmp_path / "out", CatalogueSpec(products=240, lookalikes=lookalikes))
         items, attributes = read(tmp_path / "out", ITEMS), read(tmp_path / "out", ATTRIBUTES)
         humans = read(tmp_path / "out", HUMAN)
@@ -278,7 +278,7 @@ class TestProducts:
         assert set(differ) == ({"edition", "feature"} if lookalikes > 1 else set())
 
     def test_searches_do_not_tell_lookalikes_apart(self, catalogue: Path) -> None:
-        """All words of the texts that they match are those of the whole family."""
+        """The searchable texts of lookalikes consist of the same words."""
         families = defaultdict(set)
         for item in read(catalogue, ITEMS):
             options = " ".join(f"{name} {' '.join(v)}" for name, v in values_of(item).items())
@@ -289,7 +289,7 @@ class TestProducts:
         assert set(map(len, families.values())) == {1}
 
     def test_limits_exclude_lookalikes(self, catalogue: Path) -> None:
-        """Of the products in the family of a goal, a fifth to a half is too expensive."""
+        """A fifth to a half of the lookalikes of a goal's product exceed the price limit."""
         shop = open_shop(catalogue)
         families = defaultdict(list)
         for product in shop.catalogue:
@@ -318,7 +318,7 @@ class TestProducts:
                     assert option in record["instruction"]
 
     def test_human_instructions_paraphrase_traits(self) -> None:
-        """Half of them; synthetic instructions name all attributes as they are."""
+        """Human instructions paraphrase about half of the traits, synthetic ones none."""
         verbatim: list[bool] = []
         for number in range(400):
             _, record, humans = make_product(replace(SPEC, instructed=1.0, human=1.0), number)
@@ -338,7 +338,7 @@ class TestProducts:
 
     @pytest.mark.parametrize("seed", [0, 12345])
     def test_every_name_is_used_once(self, seed: int) -> None:
-        """As many brands, and asins, as there can be."""
+        """Brand names and asins are unique up to their maximum numbers."""
         assert len({brand_name(seed, brand) for brand in range(MAX_BRANDS)}) == MAX_BRANDS
         assert len({asin_of(seed, number, 9_999) for number in range(100_000)}) == 100_000
 
@@ -347,7 +347,7 @@ class TestProducts:
         assert sorted(order_of(CatalogueSpec(products, seed))) == list(range(products))
 
     def test_every_product_stands_alone(self) -> None:
-        """The last of a million is made as fast as the first, with nothing kept of the others."""
+        """A product, such as the last of a million, is generated without the others."""
         spec = CatalogueSpec(1_000_000, instructed=1.0, human=1.0)
         last = make_product(spec, 999_999)
         assert last == make_product(spec, 999_999)

@@ -1,4 +1,4 @@
-"""WebShop's goals: the original's texts, order and draws, the same in every process."""
+"""WebShop's goals have the original's texts, order and draws, and are deterministic."""
 
 import itertools
 import random
@@ -49,7 +49,7 @@ def small(tmp_path: Path) -> Catalogue:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights(tmp_path: Path, kind: GoalKind) -> None:
-    """Computed from the goals themselves, as the original does; some products give none."""
+    """Weights equal the original's, also if some products have no goals."""
     no_values: dict[str, Any] = {"customization_options": {"Size": []}}
     items = [item("B0", **no_values), *ITEMS, item("B4", **no_values)]
     entries = ENTRIES | {"B3": entry("A soft mop", "soft", "blue"), "B0": entry(), "B4": entry()}
@@ -113,7 +113,7 @@ def test_goals_are_equal_in_two_processes(real_data: Path, kind: GoalKind) -> No
 def _all_goals(
     catalogue: Catalogue, kind: GoalKind, price_seed: int, shuffle_seed: int
 ) -> tuple[list[Goal], list[float]]:
-    """Make all goals as the original does: one random stream, all goals in a list, shuffled."""
+    """Return all goals as the original makes them: one random stream, and a shuffled list."""
     rng = random.Random(price_seed)
     prices = [p.prices[0] if len(p.prices) == 1 else rng.uniform(*p.prices) for p in catalogue]
     made: list[dict[str, Any]] = []
@@ -194,7 +194,7 @@ def test_goals_are_made_as_with_lists(
 
 
 def _choices(groups: dict[str, list[str]]) -> dict[str, Any]:
-    """Return options as the data file has them."""
+    """Return options in the format of the data file."""
     return {name: [{"value": value} for value in values] for name, values in groups.items()}
 
 

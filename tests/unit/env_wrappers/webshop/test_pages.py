@@ -1,4 +1,4 @@
-"""What the pages of the store show, and where they lead."""
+"""The contents and links of the store's pages."""
 
 import re
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_options_last_until_the_product_is_left(session: Session) -> None:
 
 
 def test_the_order_of_choices_is_part_of_the_state(shop: Shop) -> None:
-    """As it is of the address; choosing the same values in the same order again changes nothing."""
+    """The order of choices is part of the state and the URL; repeating choices changes nothing."""
     choices = ["click[red]", "click[small]"]
     one, two = (
         play(open_product(start(shop), SHIRT), *order) for order in (choices, choices[::-1])
@@ -81,7 +81,7 @@ def test_what_was_clicked_is_marked_in_rich_text(session: Session) -> None:
 
 
 def test_rich_text_goes_by_the_address(session: Session) -> None:
-    """A group's name, or a quoted word of the search, looks clicked; other scripts never do."""
+    """Rich text takes quoted words in the URL for clicks and misses non-ASCII values."""
     play(session, 'search[odd "both" thing]', f"click[{ODD.lower()}]")
     clicked = re.compile(r"\[clicked button\] (.*) \[clicked button_\]")
     assert clicked.findall(session.observation("text_rich")) == ["both", "both"]

@@ -1,4 +1,4 @@
-"""The store has several decisions to learn: scripted players that lack one lose many goals."""
+"""Each decision in the store matters: scripted players that lack one lose many goals."""
 
 import functools
 import re
@@ -35,7 +35,7 @@ def won(shop: Shop, make: Make, steps: int = 15) -> float:
 
 
 def test_lookalikes_make_goals_harder(stores: dict[int, Shop]) -> None:
-    """For every player that wins at all; the first hit with the options wins one of them all."""
+    """More lookalikes lower the success rate of every player that wins at all."""
     rates = {name: [won(shop, make) for shop in stores.values()] for name, make in PLAYERS.items()}
     assert max(rates["first-hit"]) < 0.1
     one, three, six = rates["first-hit-options"]
@@ -51,7 +51,7 @@ def test_lookalikes_make_goals_harder(stores: dict[int, Shop]) -> None:
 
 @pytest.mark.parametrize("mistake", [field.name for field in fields(Mistakes)])
 def test_every_mistake_loses_goals(stores: dict[int, Shop], mistake: str) -> None:
-    """Each is a separate decision to learn."""
+    """Each kind of mistake alone lowers the success rate by more than 0.1."""
     only = Mistakes(**{mistake: 1.0})
     careful = won(stores[3], Shopper)
     assert won(stores[3], lambda goal, rng: Shopper(goal, rng, only)) < careful - 0.1
@@ -64,7 +64,7 @@ def test_imitation_leaves_much_to_learn(stores: dict[int, Shop], steps: int) -> 
 
 
 def test_it_repeats_the_search_after_reading(stores: dict[int, Shop]) -> None:
-    """Without the words that the titles lack, so that two turns of memory tell what happened."""
+    """After reading features, the shopper searches again without the words that titles lack."""
     shop, seen = stores[3], 0
     for goal in range(GOALS):
         _, done = shop_for(shop, goal)

@@ -1,4 +1,4 @@
-"""Search: the ranking is Lucene's, whatever the documents and the query are."""
+"""The ranking of the search equals Lucene's for any documents and query."""
 
 import math
 import random
@@ -50,7 +50,7 @@ def test_1500_recorded_queries_find_the_same_products_in_order(
 
 
 def _decode_length(byte: int) -> int:
-    """Return the length that a byte of Lucene's stands for."""
+    """Return the document length that a byte in Lucene's encoding stands for."""
     if byte < 24:
         return byte
     mantissa, exponent = (byte - 24) & 7, (byte - 24) >> 3
@@ -72,7 +72,7 @@ def test_lengths_that_fit_are_kept() -> None:
 
 
 def _brute_force(documents: Documents, query: str, limit: int) -> list[int]:
-    """Return what Lucene's formulas give, one document and one word at a time."""
+    """Return the ranking by Lucene's formulas, one document and one word at a time."""
     f = np.float32
     counted = [Counter(analyze(text)) for _, text in documents]
     lengths = [sum(counts.values()) for counts in counted]
@@ -129,7 +129,7 @@ def test_brute_force_agrees_on_longer_documents(tmp_path: Path) -> None:
 
 
 def test_equal_scores_are_ordered_by_identifier(tmp_path: Path) -> None:
-    """Also where the limit cuts between them; by code points, so "😀" comes after "\\uffee"."""
+    """Equal scores are ordered by code points of the identifier, also where the limit cuts."""
     ids = ["B9", "B10", "b1", "A", "\uffee", "😀", "é"]
     index = _index([(name, "red shoe") for name in ids], tmp_path)
     expected = sorted(range(len(ids)), key=lambda number: ids[number])

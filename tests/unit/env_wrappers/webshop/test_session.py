@@ -1,4 +1,4 @@
-"""A session shows and does what the original store does: recorded episodes and its oddities."""
+"""A session behaves like the original store: recorded episodes and quirks."""
 
 import ast
 import random
@@ -41,7 +41,7 @@ def _real_shop(data: Path, goals: Literal["synthetic", "human"]) -> Shop:
     return replace(shop, nouns=NounExtractor("recorded", nouns.__getitem__))
 
 
-# What the original did
+# Recorded episodes of the original
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_recorded_episodes_replay_exactly(
 
 
 def _recorded_pages() -> Iterator[tuple[str, dict[str, str]]]:
-    """The action that led to each recorded page, and its texts."""
+    """Yield the action that led to each recorded page, and the page's texts."""
     for part in PAGES.read_text(encoding="utf-8").split("\n==================== ")[1:]:
         head, *lines = part.splitlines()
         fields = dict(
@@ -160,7 +160,7 @@ def test_control_characters_and_half_characters_are_words_like_others(session: S
         assert len(session.state_hash) == 32
 
 
-# Searches by something else than words
+# Searches by keys other than words
 
 
 def test_a_department_is_listed_without_a_limit_on_hits(session: Session) -> None:
@@ -195,7 +195,7 @@ def test_random_products_make_another_state_of_each_view(session: Session) -> No
     assert len(states) == 3
 
 
-# Clicks that mean something else than they seem to
+# Clicks with ambiguous names
 
 
 def test_a_click_goes_by_its_name_first(session: Session) -> None:
@@ -241,11 +241,11 @@ def test_a_search_for_the_name_of_a_page_misleads_the_way_back(session: Session)
     assert session.page.kind is Kind.RESULTS
 
 
-# What holds for any way through the store
+# Properties of random walks
 
 
 def _walk(session: Session, seed: int, steps: int) -> Iterator[str]:
-    """Play a random walk and yield its actions; most of them are possible."""
+    """Yield the actions of a random walk, most of them valid; the caller takes them."""
     rng = random.Random(seed)
     words = ["towel", "shirt odd", "<c> beauty", "<c>", "<a>", "<r>", "<q> shirts", "item_page"]
     for _ in range(steps):
@@ -256,7 +256,7 @@ def _walk(session: Session, seed: int, steps: int) -> Iterator[str]:
 
 @given(seed=st.integers(0, 2**32), goal=st.integers(0, 20))
 def test_a_state_has_one_page(shop: Shop, seed: int, goal: int) -> None:
-    """Equal hashes, equal texts and choices; what is ignored changes nothing."""
+    """Equal hashes mean equal texts and actions, and ignored actions change nothing."""
     session, twin = start(shop, goal), start(shop, goal)
     seen: dict[str, Any] = {}
     for action in _walk(session, seed, steps=60):

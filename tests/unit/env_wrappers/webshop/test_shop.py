@@ -1,4 +1,4 @@
-"""What sessions share: one shop."""
+"""Sessions share one shop."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

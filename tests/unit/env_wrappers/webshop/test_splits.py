@@ -1,4 +1,4 @@
-"""Splits of WebShop's goals: the canonical ones, and those by product."""
+"""WebShop's canonical splits of goals and its splits by product."""
 
 import contextlib
 import itertools
@@ -93,7 +93,7 @@ def test_splits_by_product_share_no_product_and_leave_no_goal_out(
     products: dict[str, tuple[bool, int]],
     shuffle_seed: int,
 ) -> None:
-    """Products have any number of goals, also none."""
+    """Splits by product partition the goals and share no product."""
     items = [
         item(asin, customization_options=choices(size="|".join("abcd"[:count])))
         for asin, (_, count) in products.items()
@@ -118,7 +118,7 @@ def test_splits_by_product_share_no_product_and_leave_no_goal_out(
 
 
 def test_a_product_stays_in_its_split(tmp_path: Path) -> None:
-    """In a store with other products, with other options, and with goals of people."""
+    """A product's split does not depend on other products, options or the kind of goals."""
     items = [item(asin, customization_options=choices(size="s|l")) for asin in SPLIT_OF]
     entries = {asin: entry() for asin in SPLIT_OF}
     human = {asin: [human_entry("a towel")] for asin in SPLIT_OF}
@@ -145,7 +145,7 @@ def test_splits_by_product_without_goals_are_refused(tmp_path: Path) -> None:
 
 
 def test_splits_of_a_generated_store(tmp_path: Path) -> None:
-    """All have goals, also those of people; about a tenth of the products are test products."""
+    """All splits have synthetic and human goals; about a tenth of the products are for test."""
     path = tmp_path / "store"
     generate(path, CatalogueSpec(products=400))
     for kind in ("synthetic", "human"):
@@ -158,7 +158,7 @@ def test_splits_of_a_generated_store(tmp_path: Path) -> None:
 
 
 def test_splits_of_the_official_store(real_data: Path) -> None:
-    """479 of 500 canonical test goals (95.8 %) use a product of train; by product, none does."""
+    """Splits by product share no product, unlike 479 of the 500 canonical test goals."""
     goals = open_goals(open_catalogue(real_data), "synthetic", 0)
     asins = {split: _asins(real_data, goals, split) for split in (*SPLITS, *PRODUCT_SPLITS)}
 

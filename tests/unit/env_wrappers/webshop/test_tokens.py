@@ -1,4 +1,4 @@
-"""Terms of texts are Lucene's, whatever the text is."""
+"""The terms of any text equal Lucene's."""
 
 import subprocess
 import sys
@@ -75,14 +75,14 @@ def test_terms_are_never_long_or_blank(text: str) -> None:
 
 @given(st.text())
 def test_terms_do_not_depend_on_case(text: str) -> None:
-    """But where upper case has characters of its own: "ß", "ŉ", "İ"."""
+    """Terms do not depend on case, except for characters such as "ß", "ŉ" and "İ"."""
     lowered = "".join(c.lower()[0] for c in text)
     assert analyze(text) == analyze(lowered)
 
 
 @pytest.mark.parametrize("text", ["_", "'", "y", "é", "😀", "a\u0301", "#\u0301", "\u200d"])
 def test_long_texts_without_a_space_take_no_time(text: str) -> None:
-    """One character is tried with at most 255 after it; no regular expression runs away."""
+    """Analyzing a long text without spaces does not take quadratic time."""
     start = time.process_time()
     analyze(text * 300_000)
     assert time.process_time() - start < 3

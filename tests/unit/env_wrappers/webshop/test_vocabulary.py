@@ -1,4 +1,4 @@
-"""The words of generated stores: goals can be met, and only by what they ask for."""
+"""The vocabulary of generated stores: only the wanted properties meet a goal."""
 
 import itertools
 import re
@@ -57,7 +57,7 @@ def test_the_departments() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_only_the_wanted_value_meets_a_goal(kind: Kind) -> None:
-    """As an option of a synthetic goal and of a human one."""
+    """Only the wanted value meets an option of a synthetic or human goal."""
     assert len(kind.options) == 2
     groups = {**kind.options, EDITION: EDITIONS}
     product = product_of(kind, groups)
@@ -84,7 +84,7 @@ def test_attributes_are_not_mistaken_for_each_other(kind: Kind) -> None:
 
 
 def test_every_trait_has_a_paraphrase() -> None:
-    """Of its own, without its words side by side."""
+    """Every trait has a unique paraphrase that contains no trait."""
     paraphrases = VOCABULARY["paraphrases"]
     assert set(paraphrases) == {trait for kind in KINDS for trait in kind.traits}
     assert len(set(paraphrases.values())) == len(paraphrases)
@@ -93,7 +93,7 @@ def test_every_trait_has_a_paraphrase() -> None:
 
 
 def test_other_words_tell_nothing() -> None:
-    """No instruction is about the random words, nor about those of requests."""
+    """Neither random words nor words of requests name a property of a product."""
     values = (value for kind in KINDS for shown in kind.options.values() for value in shown)
     groups = (group for kind in KINDS for group in kind.options)
     telling = words_of_kinds().union(EDITIONS, *map(str.split, (*values, *groups)))
@@ -116,7 +116,7 @@ def test_values_can_be_clicked() -> None:
 
 
 def test_words_are_told_apart_from_brands() -> None:
-    """A brand is one word that nothing else is called."""
+    """No other word has the form of a brand name."""
     words = words_of_kinds().union(EDITIONS, RANDOM_WORDS["noun"], RANDOM_WORDS["adjective"])
     brand = re.compile("(?:[bdfgklmnprstvz][aeiou]){2}[bdfgklmnprstvz][ao]")
     assert brand.fullmatch(brand_name(3, 14))

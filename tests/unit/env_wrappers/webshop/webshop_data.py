@@ -8,7 +8,7 @@ PRODUCTS, ATTRIBUTES, HUMAN = "items_shuffle_3.json", "items_ins_v2_3.json", "it
 
 
 def item(asin: str, /, **changed: Any) -> dict[str, Any]:
-    """Return a product as the data file has it."""
+    """Return a product in the format of the data file."""
     return {
         "asin": asin,
         "name": f"Towel {asin}",
@@ -25,7 +25,7 @@ def item(asin: str, /, **changed: Any) -> dict[str, Any]:
 
 
 def choices(**groups: str) -> dict[str, Any]:
-    """Return options as the data file has them, from values parted by "|"."""
+    """Return options in the format of the data file, from values separated by "|"."""
     return {
         name: [{"value": value, "image": None} for value in values.split("|")]
         for name, values in groups.items()

@@ -1,4 +1,4 @@
-"""A small store, with what can trip a click, its customers, and recordings of the original."""
+"""A small store with names that are hard to click, players, and recordings of the original."""
 
 import json
 import lzma
@@ -48,14 +48,14 @@ def recorded(name: str) -> Any:
 
 
 def start(shop: Shop, goal: int = 0, show_attributes: bool = False) -> Session:
-    """Give a goal to a new customer of a shop."""
+    """Return a new session of a shop with a goal."""
     session = Session(shop, show_attributes)
     session.start(goal)
     return session
 
 
 def play(session: Session, *actions: str) -> Session:
-    """Take actions, none of which is ignored."""
+    """Take actions and assert that none is ignored."""
     for action in actions:
         session.step(action)
         assert not session.ignored, action
@@ -65,7 +65,7 @@ def play(session: Session, *actions: str) -> Session:
 def shop_for(
     shop: Shop, goal: int, make: Make = Shopper, steps: int = 15, noise: float = 0.0
 ) -> tuple[float, list[str]]:
-    """Let a shopper play; with chance `noise` a random click replaces what it does.
+    """Play with a shopper; with probability `noise` a random click replaces its action.
 
     Returns:
         The reward of the episode, and its actions.
@@ -104,7 +104,7 @@ def product_of(shop: Shop, asin: str) -> Product:
 def open_product(session: Session, asin: str) -> Session:
     """Go to a product's page."""
     play(session, f"search[{product_of(session._shop, asin).title}]")
-    for _ in range(5):  # pages go on after the last one, without products
+    for _ in range(5):  # after the last page, further pages have no products
         if asin.lower() not in session.clickables:
             play(session, "click[next >]")
     return play(session, f"click[{asin.lower()}]")
@@ -148,7 +148,7 @@ def _towels() -> list[dict[str, Any]]:
 
 
 def _odd() -> dict[str, Any]:
-    """A product whose options are called like buttons, or cannot be clicked."""
+    """Return a product whose options are named like buttons or cannot be clicked."""
     options = {
         "Kind": _values("Buy Now", "features", "both", "", "search", "< Prev", "Next >"),
         "Other": _values("both", "a [b]", 'say "hi"', "ümlaut ☕", "kind"),
