@@ -1,4 +1,4 @@
-"""All text environments fulfil Gymnasium's requirements."""
+"""All text environments fulfill Gymnasium's requirements."""
 
 import json
 import os
