@@ -152,7 +152,7 @@ def create_venv() -> None:
 
 
 def drop_partial_installs() -> None:
-    """Make pip forget packages whose installation was cut short, so that it installs them anew.
+    """Make pip forget packages whose installation was cut short, so that it installs them again.
 
     pip completes RECORD, with its own INSTALLER entry, as the last file of a package.
     """

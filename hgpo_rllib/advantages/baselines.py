@@ -117,8 +117,8 @@ def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Fl
     ``A_t = sum_l (γλ)^l δ_{t+l} - p_t`` with ``δ_t = r_t + γ V_{t+1} - V_t`` and V = 0 after the
     last step (an episode truncated at the step limit is not bootstrapped). Rewards r are without
     the penalty p of an invalid action: with λ = 1, which gives ``R_t - V_t``, it affects only its
-    own step. With a smaller λ, it also reaches earlier steps through V, which is fitted to returns
-    with penalties.
+    own step. With a smaller λ, the penalty also affects earlier steps through V, which is fitted to
+    returns with penalties.
 
     `value` is V of each step, and λ is from 0 (one-step differences) to 1 (whole returns).
     Value and result have shape ``(steps,)``.

@@ -1,6 +1,6 @@
 """Weight transports ``nccl`` and ``ipc``: vLLM's transfers between GPUs. Not yet tested on GPUs.
 
-vLLM's weight transfer has a trainer side, here the learner, which calls the engine side, a replica.
+vLLM's weight transfer has a trainer side (learner), which calls the engine side (replica).
 A replica requests a transfer when a request needs newer weights. A thread of the learner runs the
 trainer side, and its calls go through Ray queues. Replicas therefore load independently of each
 other, also after a restart.

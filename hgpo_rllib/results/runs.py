@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -157,7 +157,7 @@ class Runs:
         return pd.concat([labels, pd.concat(frames, ignore_index=True)], axis="columns")
 
 
-def load_run(path: str | Path, iterations: Collection[int] | None = None) -> Run:
+def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
     """Load a run directory; the run may be finished, in progress, or crashed.
 
     A truncated line is ignored. If an iteration was trained again after a resume, the last one
@@ -184,7 +184,7 @@ def load_run(path: str | Path, iterations: Collection[int] | None = None) -> Run
         for file in sorted((path / "episodes").glob("iteration_*"))
         if (number := EPISODE_FILE.fullmatch(file.name))
     }
-    wanted = files if iterations is None else iterations
+    wanted = files.keys() if iterations is None else set(iterations)
     return Run(
         path,
         config,
@@ -199,7 +199,7 @@ def load_run(path: str | Path, iterations: Collection[int] | None = None) -> Run
 
 
 def load_runs(
-    paths: str | Path | Iterable[str | Path], iterations: Collection[int] | None = None
+    paths: str | Path | Iterable[str | Path], iterations: Iterable[int] | None = None
 ) -> Runs:
     """Load several runs.
 
@@ -212,10 +212,11 @@ def load_runs(
         ResultsError: see `load_run`.
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
+    wanted = None if iterations is None else set(iterations)
     found: dict[Path, Path] = {}
     for run in (run for path in given for run in _run_directories(Path(path))):
         found.setdefault(run.resolve(), run)
-    members = [load_run(path, iterations) for path in found.values()]
+    members = [load_run(path, wanted) for path in found.values()]
     if not members:
         raise ResultsError("no run directory given")
     return Runs(members, make_labels(members))

@@ -1,6 +1,6 @@
 """Load sweeps as data frames."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -28,7 +28,7 @@ class Sweep(Runs):
         return rows.drop(columns="split").reset_index(drop=True)
 
 
-def load_sweep(path: str | Path, iterations: Collection[int] | None = None) -> Sweep:
+def load_sweep(path: str | Path, iterations: Iterable[int] | None = None) -> Sweep:
     """Load the started trials of a sweep.
 
     Args:
@@ -42,6 +42,7 @@ def load_sweep(path: str | Path, iterations: Collection[int] | None = None) -> S
     if not (path / SWEEP).is_file():
         raise ResultsError(f"{path}: not a sweep directory (no {SWEEP} in it)")
     content = read_object(path / SWEEP)
+    wanted = None if iterations is None else set(iterations)
     try:
         keys = [axis["key"] for axis in content["axes"]]
         begun = [t for t in content["trials"] if (path / t["name"] / CONFIG).is_file()]
@@ -50,7 +51,7 @@ def load_sweep(path: str | Path, iterations: Collection[int] | None = None) -> S
         raise ResultsError(f"{path / SWEEP}: not the grid of a sweep ({error!r})") from error
     if not begun:
         raise ResultsError(f"{path}: none of its {len(content['trials'])} trials has begun yet")
-    members = [load_run(path / trial["name"], iterations) for trial in begun]
+    members = [load_run(path / trial["name"], wanted) for trial in begun]
     labels = make_labels(members)
     for place, (key, values) in enumerate(zip(keys, zip(*points, strict=True), strict=True)):
         # dtype=object keeps the values of the grid: otherwise 1 beside 0.5 would become 1.0.

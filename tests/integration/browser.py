@@ -13,7 +13,7 @@ needs_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not in
 
 
 class Browser:
-    """Headless Chromium, started anew for each page."""
+    """Headless Chromium, started again for each page."""
 
     def __init__(self, profile: Path):
         self._profile = profile
