@@ -28,8 +28,8 @@ metric that is declared and computed is in all of these:
 - a gauge `hgpo_<name>` for [Prometheus](monitoring.md), and the Grafana dashboard,
 - a figure of the report, unless it is listed under `volume` below.
 
-A ratio is a share from 0 to 1. A token mean covers all response tokens of the
-update, each computed with the weights of its mini-batch. Skipped mini-batches count in
+A ratio is a share from 0 to 1. A token mean covers all response tokens that pass through the model
+in the update, each computed with the weights of its mini-batch. Skipped mini-batches count in
 `skipped_batches` only. `{k}` stands for the depths 0 to K; the gauges of such metrics lack `_k{k}`
 and have a tag `k`. `{environment}` stands for the names of a mixture's environments; the
 gauges of such metrics end with `_by_environment` and have a tag `environment`.

@@ -357,7 +357,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     @override(Checkpointable)
     def get_state(self, components=None, *, not_components=None, **kwargs) -> dict[str, Any]:
-        """Return the groups taken and the curriculum's rates; those in progress are played again."""
+        """Return the groups taken and the curriculum's rates; those in progress are replayed."""
         return {
             "task_position": self._stream.position,
             "taken_after": sorted(self._stream.taken),
