@@ -44,7 +44,7 @@ def locked(folder: Path) -> Iterator[None]:
         finally:
             if list(folder.iterdir()) == [path]:
                 path.unlink()
-                with contextlib.suppress(OSError):  # another process has locked it meanwhile
+                with contextlib.suppress(OSError):  # another process has locked it since
                     folder.rmdir()
 
 

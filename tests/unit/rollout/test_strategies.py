@@ -79,7 +79,7 @@ def test_members_share_strategies(harness: StrategyHarness) -> None:
 
 
 def test_a_strategy_that_failed_is_written_again(harness: StrategyHarness) -> None:
-    """The next attempts of the members sample a failed strategy once more."""
+    """The next attempts of the members sample a failed strategy again."""
     failing = iter([True])
 
     def respond(prompt: Prompt) -> Generation:
