@@ -18,7 +18,9 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -163,15 +165,22 @@ def drop_partial_installs() -> None:
 
 
 def install_packages(backend: str) -> None:
-    """Install torch, the packages built from source, the rest of the lock, and the project."""
+    """Install torch, the rest of the lock, the packages built from source, and the project."""
     lines = lock_file(backend).read_text().splitlines()
     pins = {line.split("==")[0]: line for line in lines if "==" in line and line[0] != "#"}
-    pip = (str(PYTHON), "-m", "pip", "install", "--no-deps", "--no-input", "-q")
-    run_step(f"install torch, {backend} build", *pip, pins["torch"])
-    engine = [pins[name] for name in FROM_SOURCE]
-    run_step("compile the ALFWorld engine (first time: minutes)", *pip, *engine)
-    run_step(f"install {len(pins)} locked packages", *pip, "-r", str(lock_file(backend)))
-    run_step("install this project", *pip, "--no-build-isolation", "-e", str(ROOT))
+    pip, options = (str(PYTHON), "-m", "pip"), ("--no-deps", "--no-input", "-q")
+    install = (*pip, "install", *options)
+    run_step(f"install torch, {backend} build", *install, pins.pop("torch"))
+    engine = [pins.pop(name) for name in FROM_SOURCE]
+    with TemporaryDirectory() as wheels:
+        build = (*pip, "wheel", *options, "--wheel-dir", wheels, *engine)
+        with ThreadPoolExecutor(1) as other:  # compile while pip downloads and unpacks the rest
+            title = "compile the ALFWorld engine (first time: minutes)"
+            compiling = other.submit(run_step, title, *build)
+            run_step(f"install {len(pins)} locked packages", *install, *pins.values())
+            compiling.result()
+        run_step("install the ALFWorld engine", *install, *map(str, Path(wheels).glob("*.whl")))
+    run_step("install this project", *install, "--no-build-isolation", "-e", str(ROOT))
     cpu = backend == "cpu"
     code = CHECK.format(unwanted=CUDA_PACKAGES if cpu else (), cpu=cpu)
     run_step("check the environment", str(PYTHON), "-c", code)

@@ -20,7 +20,7 @@ from tests.integration.browser import Browser
 from tests.paths import ROOT
 
 # Files that use the fixture `algorithm`, which takes more than a minute to start. A file that is
-# missing here works too, but starts another algorithm.
+# missing here and in `CLUSTER_ONLY` works too, but starts another algorithm or cluster.
 SHARED_CLUSTER = (
     "test_algorithm",
     "test_credit",
@@ -28,16 +28,19 @@ SHARED_CLUSTER = (
     "test_env_runners",
     "test_evaluate",
     "test_gateway",
-    "test_gpu_transports",
     "test_hierarchies",
-    "test_learner_group",
-    "test_live_metrics",
     "test_mixture",
-    "test_own_engine",
     "test_own_environment",
     "test_ports",
     "test_readme",
     "test_schedules",
+)
+# Files that use `cluster` and not `algorithm`; the process that is free first runs them last.
+CLUSTER_ONLY = (
+    "test_gpu_transports",
+    "test_learner_group",
+    "test_live_metrics",
+    "test_own_engine",
     "test_small_cluster",
     "test_weight_updates",
 )
@@ -82,11 +85,14 @@ os.environ |= {"RAY_worker_niceness": "0"}
 
 
 class FileScheduling(LoadScopeScheduling):
-    """Let one process run all tests of a file, or of all files in `SHARED_CLUSTER`."""
+    """Let one process run all tests of a file, of `SHARED_CLUSTER` or of `CLUSTER_ONLY`."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = Path(nodeid.partition("::")[0]).stem
-        return "shared cluster" if file in SHARED_CLUSTER else file
+        for files in (SHARED_CLUSTER, CLUSTER_ONLY):
+            if file in files:
+                return files[0]
+        return file
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
@@ -96,9 +102,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Move the tests of `LONG_FILES` to the front."""
+    """Move the tests of `LONG_FILES` to the front, and those of `CLUSTER_ONLY` to the end."""
     order = {name: place for place, name in enumerate(LONG_FILES)}
-    items.sort(key=lambda item: order.get(item.path.stem, len(order)))
+    order |= dict.fromkeys(CLUSTER_ONLY, len(order) + 1)
+    items.sort(key=lambda item: order.get(item.path.stem, len(LONG_FILES)))
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from tests.unit.conftest import generated_games as generated_games  # a fixture
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.slow  # the unit tests compare the engines too
 def test_alfworlds_engines_agree_on_a_game(
     tmp_path: Path, generated_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

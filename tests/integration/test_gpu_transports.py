@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import ray
 import torch
+from ray.actor import ActorHandle
 from vllm.distributed.weight_transfer import ipc_engine, nccl_engine
 
 from hgpo_rllib.policy_server import gpu_transports, vllm_engine
@@ -36,7 +37,7 @@ LOADED = ["pause", "init", "start", "update", "finish", "shutdown"]
 class Learner:
     """A learner process with a simulated GPU."""
 
-    def __init__(self, transport: str):
+    def __init__(self) -> None:
         """Replace all calls that need a GPU."""
         gpu_transports.DEVICE = "cpu"
         self.sent: list[Any] = []
@@ -46,8 +47,11 @@ class Learner:
         torch.cuda.get_device_properties = lambda _: SimpleNamespace(uuid="GPU-7")
         torch.cuda.ipc_collect = lambda: None
         ipc_engine.reduce_tensor = lambda tensor: (None, ("handle", tensor.tolist()))
-        module = find_transport(WEIGHT_TRANSPORTS[transport])
-        self._publisher = WeightPublisher(torch.bfloat16, module)
+
+    def use(self, backend: str) -> None:
+        """Publish from now on through this transport, as a new learner would."""
+        self.sent.clear()
+        self._publisher = WeightPublisher(torch.bfloat16, gpu_transports.GPUTransport(backend))
 
     def _open(self, start: nccl_engine.NCCLTrainerInitInfo) -> Any:
         self.sent.append((start.world_size, start.master_address))
@@ -113,11 +117,19 @@ def load(vllm: RecordingVLLM, *tags: WeightTag) -> None:
     asyncio.run(asyncio.wait_for(answer(), 60))
 
 
+@pytest.fixture(scope="module")
+def learner(cluster: None) -> ActorHandle:
+    """Return a learner process."""
+    return ray.remote(num_cpus=0)(Learner).remote()
+
+
 @pytest.mark.parametrize("transport", ["nccl", "ipc"])
-def test_engines_load_by_themselves(transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_load_by_themselves(
+    learner: ActorHandle, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An engine loads each version once, in vLLM's order of calls, even if it starts later."""
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # as in replicas
-    learner = ray.remote(num_cpus=0)(Learner).remote(transport)
+    ray.get(learner.use.remote(transport))
     first = ray.get(learner.publish.remote(1.0))
     assert isinstance(first.handle, gpu_transports.WeightsOnLearner)
     assert not first.handle.tensors
@@ -148,9 +160,9 @@ def test_a_learner_that_does_not_call(monkeypatch: pytest.MonkeyPatch) -> None:
         load(RecordingVLLM("nccl"), WeightTag("w", 1, weights))
 
 
-def test_failures_end_the_replica_and_not_the_learner() -> None:
+def test_failures_end_the_replica_and_not_the_learner(learner: ActorHandle) -> None:
     """A failed load, or a replaced version, ends the replica; the next engine can load."""
-    learner = ray.remote(num_cpus=0)(Learner).remote("nccl")
+    ray.get(learner.use.remote("nccl"))
     gone, kept = (ray.get(learner.publish.remote(value)) for value in (1.0, 2.0))
     with pytest.raises(EngineDiedError, match="no room"):
         load(RecordingVLLM("nccl", fail=True), kept)
