@@ -158,8 +158,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         self._inadmissible_count += inadmissible
         counted = {"inadmissible": inadmissible, "inadmissible_count": self._inadmissible_count}
         truncated = self._steps >= self._max_steps and not terminated
-        self._running = not (terminated or truncated)
         info = {**self._info(), **self._task_info, **counted}
+        self._running = not (terminated or truncated)
         return self._last_observation, reward, terminated, truncated, info
 
     def snapshot(self) -> Snapshot:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from textworld import GameState
 
 from env_wrappers.alfworld.memo import Core
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, describe_error
 from env_wrappers.files import read_json
 
 ENGINES_KEPT = 512
@@ -144,7 +144,13 @@ class GameEngine:
     def _ask(self, state: State, command: str) -> tuple[State, str]:
         with _textworld:
             self._restore(state)
-            after, _, _ = self._core.step(command)
+            try:
+                after, _, _ = self._core.step(command)
+            except Exception as error:  # TextWorld only notices a missing text in the grammar here
+                raise DataError(
+                    f"cannot answer {command[:80]!r}: {describe_error(error)}; "
+                    "remove the file or fetch it again"
+                ) from error
             return self._state_of(after, state), after["feedback"]
 
     def _restore(self, state: State) -> None:

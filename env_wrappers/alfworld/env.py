@@ -90,11 +90,8 @@ class ALFWorldEnv(TextEnv):
         inadmissible = action.strip() not in self._state.admissible
         try:
             self._state, observation = self._engine.step(self._state, action)
-        except Exception as error:  # TextWorld only notices a missing text in the grammar here
-            raise DataError(
-                f"{self._game} cannot answer {action[:80]!r}: "
-                f"{type(error).__name__}: {error}; remove the file or fetch it again"
-            ) from error
+        except DataError as error:
+            raise DataError(f"{self._game} {error}") from error
         if not inadmissible:
             self._taken += (action,)
         won = self._state.won

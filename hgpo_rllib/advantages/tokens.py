@@ -52,9 +52,9 @@ def vetta(
     """VETTA: the `gae` of the turn plus the centered advantage of the token.
 
     ``A_kj = A_k + α (A_tok_kj - mean_j A_tok_kj)``. A_tok is GAE with γ = λ = 1 over all tokens,
-    ``A_tok_kj = U_k - V_kj`` with U_k the sum of rewards from turn k on (`undiscounted_return`). It
-    has a value function of its own, V_kj, with target U_k. The centered advantage is therefore
-    ``mean_j V_kj - V_kj``.
+    ``A_tok_kj = U_k - V_kj`` with U_k the sum of rewards from turn k on, minus the penalty of
+    turn k. It has a value function of its own, V_kj, with target U_k. The centered advantage is
+    therefore ``mean_j V_kj - V_kj``.
 
     The normalization is a reconstruction: over the tokens of the batch, as in `ppo_tokens`.
     Reads normalize, gamma, gae_lambda, token_weight (α); needs value.
@@ -62,16 +62,9 @@ def vetta(
     turn = value_targets(steps, settings) - steps.require("value")
     residual = group_mean(tokens.response, tokens.value) - tokens.value
     advantage = turn[tokens.step] + settings.token_weight * residual
-    target = undiscounted_return(steps, settings.gamma)[tokens.step]
-    return over_batch(advantage, settings.normalize), target
-
-
-def undiscounted_return(steps: StepArrays, gamma: float) -> Floats:
-    """Return the sum of rewards from each step on, minus its own penalty, shape ``(steps,)``.
-
-    `gamma` is the discount of the step returns.
-    """
-    return discounted_sums(steps, step_rewards(steps, gamma), 1.0) - steps.penalties
+    rewards = step_rewards(steps, settings.gamma)
+    target = discounted_sums(steps, rewards, 1.0) - steps.penalties
+    return over_batch(advantage, settings.normalize), target[tokens.step]
 
 
 TOKEN_ESTIMATORS: dict[str, TokenEstimator] = {"ppo_tokens": ppo_tokens, "vetta": vetta}

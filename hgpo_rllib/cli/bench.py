@@ -57,7 +57,8 @@ def webshop(
         Path | None, typer.Option(help="WebShop data (default: generated products)")
     ] = None,
     products: Annotated[
-        int, typer.Option(min=1, help="number of generated products, up to millions")
+        int,
+        typer.Option(min=1, help="number of generated products (without --data), up to millions"),
     ] = 1000,
     as_json: JsonOption = False,
 ) -> None:
@@ -201,11 +202,14 @@ def credit(
         ),
     ],
     overrides: Overrides = None,
-    groups: Annotated[int, typer.Option(min=2, help="groups to play")] = 48,
-    steps: Annotated[int, typer.Option(min=2, help="steps to sample from them")] = 240,
+    groups: Annotated[int | None, typer.Option(min=2, help="groups to play (default: 48)")] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=2, help="steps to sample from them (default: 240)")
+    ] = None,
     branches: Annotated[
-        int, typer.Option(min=2, help="branches per value: Q of a response, V of a state")
-    ] = 32,
+        int | None,
+        typer.Option(min=2, help="branches per value: Q of a response, V of a state (default: 32)"),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(help="output directory, in which a stopped command continues"),
@@ -221,12 +225,14 @@ def credit(
 
     _check_folder(figure)
     if source.suffix == ".json":
-        if overrides or output is not None:
-            raise ConfigError(f"{source} is only shown again: leave out KEY=VALUE and --output")
+        if overrides or output or groups or steps or branches:
+            raise ConfigError(
+                f"{source} is only shown again: leave out all but --figure and --json"
+            )
         result = fidelity.load_result(source)
     else:
         run, _ = _prepare(source, overrides)
-        plan = Plan(groups, steps, branches)
+        plan = Plan(groups or 48, steps or 240, branches or 32)
         with progress("playing branches", "repeat the command to continue") as advance:
             folder, result = bench_credit(run, plan, output, advance)
         figure = figure or folder / "credit.png"

@@ -106,6 +106,8 @@ def check_webshop(
     """
     from env_wrappers.webshop.check import check_catalogue
 
+    if limit is not None and not replay:
+        raise ConfigError("--limit needs --replay: add it, or remove --limit")
     with progress("playing goals") as on_progress:
         found = check_catalogue(data, replay, limit, on_progress)
     _print_store("$WEBSHOP_DATA" if data is None else str(data), found)
@@ -139,11 +141,12 @@ def write_demonstrations(
     """
     from hgpo_rllib.environments import find_environment
     from hgpo_rllib.environments.checks import check_no_strategies
-    from hgpo_rllib.play.demos import write_demos
+    from hgpo_rllib.play.demos import find_expert, write_demos
     from hgpo_rllib.warmstart import prepare
 
     run = load_config(config, overrides or [])
     check_no_strategies(run, "hgpo data demos")
+    find_expert(expert, run.env)  # an unknown name ends the command before data are generated
     run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
     environment = find_environment(run.env.env_id)
     if environment.data_generator(run) is not None:

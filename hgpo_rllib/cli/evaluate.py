@@ -60,11 +60,18 @@ def evaluate(
     data: DataOption = None,
     games: Annotated[
         int | None,
-        typer.Option(min=1, help="play only the first N games of the fixed order (default: all)"),
+        typer.Option(
+            min=1,
+            help="play only the first N games of the fixed order (default: all); with --protocol "
+            "released, draw N per seed (default: 512)",
+        ),
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, help="number of times --protocol full plays each game (default: 3)"),
+        typer.Option(
+            min=1,
+            help="how often --protocol full plays each game (default: 3; oracle and human: 1)",
+        ),
     ] = None,
     trials: Annotated[
         int | None,

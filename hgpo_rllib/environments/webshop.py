@@ -95,6 +95,7 @@ class WebShop(BuiltInSpec):
     prompts = prompts_of("webshop")
     max_steps = 15
     eval_split = "test"
+    packages = ("en_core_web_sm",)  # tags the nouns of titles, if it is installed
     generator = StoreGenerator()
 
     def games(self, env: gym.Env, settings: EnvSettings, split: str) -> Games:

@@ -130,7 +130,10 @@ def settings_of(
 
 def check_agent(agent: str, env: EnvSettings) -> None:
     """Raise ConfigError unless `agent` is an agent, or one of the environment's players."""
-    known = (*MODEL_AGENTS, *SCRIPTED, *find_environment(env.env_id).players(env))
+    environment = find_environment(env.env_id)
+    known = [*MODEL_AGENTS, *SCRIPTED, *environment.players(env)]
+    if environment.oracle(env) is None:
+        known.remove("oracle")
     if agent not in known:
         raise ConfigError(f"--agent {agent}: for {env.env_id} choose {', '.join(known)}")
 

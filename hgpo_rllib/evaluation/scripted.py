@@ -14,7 +14,7 @@ from env_wrappers.spaces import ANY_SEARCH
 from hgpo_rllib.agent import Agent, AgentFactory, Turn
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.spec import Expert, PlanFollower
-from hgpo_rllib.errors import ConfigError, RunStoppedError
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action
 from hgpo_rllib.settings.env import EnvSettings
 
@@ -25,8 +25,7 @@ SCRIPTED = ("random", "oracle", "human")
 def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
     """Return the function with which an agent without a model starts a task.
 
-    Raises:
-        ConfigError: the agent does not support this environment.
+    The environment must have the agent, see `check_agent`.
     """
     if name == "random":
         return RandomAgent
@@ -36,8 +35,6 @@ def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
     find_plan, players = environment.oracle(settings), dict(environment.players(settings))
     if find_plan is not None:  # only players have thoughts in the records of episodes
         players["oracle"] = lambda info, rng: PlanFollower(replace(find_plan(info), thoughts=()))
-    if name not in players:
-        raise ConfigError(f"--agent {name}: {settings.env_id} does not support this agent")
     return functools.partial(PlayerAgent, players[name])
 
 

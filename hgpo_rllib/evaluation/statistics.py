@@ -26,7 +26,10 @@ _BATCH = 500  # resamples at a time; all of them would take gigabytes of memory
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over episodes. Its errors are those of sampling games, and None for one game."""
+    """A mean over episodes. Its errors are those of sampling games.
+
+    For one game they are None, except those of `estimate_share` for a share of 0 or 1.
+    """
 
     mean: float
     standard_error: float | None

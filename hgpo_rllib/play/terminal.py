@@ -61,7 +61,7 @@ def play_episode(env: gym.Env, task: Mapping[str, Any], max_steps: int, console:
         done = terminated or truncated
         steps += 1
         if info["inadmissible"]:
-            console.print(Text(f"{plain(action)} is none of the actions.", "yellow"))
+            console.print(Text(f"{plain(action)} had no effect.", "yellow"))
     if done:
         console.print(Text(f"\n{plain(observation)}"))
     if rows := score_rows(info):

@@ -53,7 +53,7 @@ def results_table(sweep: Sweep) -> Table:
         {
             **{key.replace(".", ".\n"): row[key] for key in sweep.keys},
             "seeds": row["runs"],
-            "iterations": span(row["iterations_min"], row["iterations_max"]),
+            _trained(sweep.keys): span(row["iterations_min"], row["iterations_max"]),
             "before": percent(row["before"], row["before_error"]),
             "after": percent(row["after"], row["after_error"]),
             "difference (points)": points(row["gain"], row["gain_error"]),
@@ -63,10 +63,16 @@ def results_table(sweep: Sweep) -> Table:
     return make_table(rows, "Held-out success, mean ± standard error over seeds")
 
 
+def _trained(keys: Sequence[str]) -> str:
+    """Return the name of the column of trained iterations, which no swept setting has."""
+    return "iteration" if "iterations" in keys else "iterations"
+
+
 def write_results(folder: Path, sweep: Sweep) -> list[Path]:
     """Write results.csv (a row per run), points.csv (one per grid point), and heat maps."""
-    keys, trials = sweep.keys, sweep.trials.rename(columns={"iteration": "iterations"})
-    columns = ["run", *keys, "seed", "iterations", "episodes", "before", "after"]
+    keys = sweep.keys
+    trials = sweep.trials.rename(columns={"iteration": _trained(keys)})
+    columns = ["run", *keys, "seed", _trained(keys), "episodes", "before", "after"]
     texts = trials.assign(**{key: trials[key].map(as_text) for key in keys})
     contents: dict[str, str | bytes] = {
         "results.csv": texts[columns].astype({"episodes": "Int64"}).to_csv(index=False),

@@ -169,7 +169,7 @@ def notes(experiments: Experiments) -> list[str]:
     if len(members) > 1:
         found.append(
             "± and bands are one standard error over the runs of a curve. In tables, ± of a curve "
-            "of one run is over the episodes of its evaluation. Runs form one curve if their "
+            "of one run is over the games of its evaluation. Runs form one curve if their "
             f"settings differ only in {', '.join(SAME_EXPERIMENT)}."
         )
     else:

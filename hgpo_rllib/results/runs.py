@@ -355,7 +355,6 @@ def distinguishing_settings(members: Sequence[Run]) -> pd.DataFrame:
         for key in settings
         if key.partition(".")[0] not in SAME_EXPERIMENT
         and all(_has_setting(run.config, key) for run in members)
-        and not any(other.startswith(f"{key}.") for other in settings)  # {} beside its entries
     ]
     return settings[keys].fillna("not set")
 

@@ -187,11 +187,13 @@ def load_study(path: Path) -> Study:
     """Read a study file.
 
     Raises:
-        ConfigError: the file is not YAML, or not a valid study.
+        ConfigError: the file cannot be read, is not YAML, or not a valid study.
     """
     check_name(path.stem)
     try:
         data = parse_yaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read the study {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not YAML: {error}") from error
     return parse_study(data, str(path))

@@ -122,7 +122,7 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
         ("credit a.json --figure .", "--figure: . is a directory: give the path of a file"),
         (
             "credit a.json --output b",
-            "a.json is only shown again: leave out KEY=VALUE and --output",
+            "a.json is only shown again: leave out all but --figure and --json",
         ),
         ("learner alfworld_pocket env.options.max=1", "unknown option env.options.max;"),
     ],

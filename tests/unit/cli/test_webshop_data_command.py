@@ -127,6 +127,8 @@ class TestCheck:
         status, _, stderr = hgpo("data", "check", "webshop", tmp_path, "--limit", "0")
         assert status == 2
         assert "--limit" in stderr
+        status, _, stderr = hgpo("data", "check", "webshop", tmp_path, "--limit", "3")
+        assert (status, "--limit needs --replay" in stderr) == (2, True)
         status, _, stderr = hgpo("data", "check", "webshop", tmp_path)
         assert status == 2
         (line,) = stderr.splitlines()

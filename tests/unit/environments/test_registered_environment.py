@@ -95,8 +95,9 @@ def test_without_a_spec_it_is_evaluated_at_random(folder: Path) -> None:
     command = ("evaluate", "--env", "my_env:Lost-v0", "--split", "test", "--seeds", "1")
     hgpo(*command, "--agent", "random", "--output", "out", "env.max_steps=2")
     assert json.loads((folder / "out/summary.json").read_text())["results"]["all"]["episodes"] == 20
-    with pytest.raises(ConfigError, match="--agent oracle: my_env:Lost-v0 does not support"):
+    with pytest.raises(ConfigError, match="--agent oracle: for my_env:Lost-v0 choose hgpo, "):
         hgpo(*command, "--agent", "oracle", "--output", "none")
+    assert not (folder / "none").exists()
 
 
 def test_prompts_of_agents_are_those_of_the_spec(registered: Path) -> None:

@@ -14,7 +14,8 @@ from hgpo_rllib.agent.templates import thought
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent, scripted_agent_factory
+from hgpo_rllib.evaluation.request import check_agent
+from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent
 from hgpo_rllib.settings.env import EnvSettings
 from tests.unit.scripted_model import ScriptedModel, lines, make
 
@@ -166,8 +167,8 @@ class TestScripted:
 
     def test_no_oracle_or_player(self) -> None:
         for agent in ("oracle", "careful"):
-            with pytest.raises(ConfigError, match=f"--agent {agent}: My-v0 does not support"):
-                scripted_agent_factory(agent, EnvSettings(env_id="My-v0"))
+            with pytest.raises(ConfigError, match=f"--agent {agent}: for My-v0 choose .*, human$"):
+                check_agent(agent, EnvSettings(env_id="My-v0"))
 
     def test_human(
         self, generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

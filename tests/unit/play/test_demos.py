@@ -241,6 +241,14 @@ def test_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
     assert len(find_games(data, "train")) == 2
 
 
+def test_an_unknown_expert_is_refused_before_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
+    settings = [f"cache={tmp_path / 'data'}", "--expert", "guru"]
+    status, _, stderr = hgpo("data", "demos", "alfworld_pocket", tmp_path / "out.jsonl", *settings)
+    assert status == 2
+    assert "unknown 'guru'" in stderr
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "named"),
     [

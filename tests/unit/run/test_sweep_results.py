@@ -99,6 +99,20 @@ def test_table(sweep: Sweep) -> None:
     ]
 
 
+def test_swept_iterations(tmp_path: Path) -> None:
+    """The table and the file have the swept setting as well as the iterations that were trained."""
+    trials = [({"iterations": n}, 0, f"0{n}", 0.2, 0.5, 4) for n in (4, 8)]
+    sweep = make_sweep(tmp_path, ("iterations",), trials)
+    header, *rows = [
+        [str(cell) for cell in column.cells] for column in results_table(sweep).columns
+    ]
+    assert header == ["4", "8"]
+    assert ["4", "4"] in rows
+    write_results(tmp_path, sweep)
+    found = [*csv.DictReader((tmp_path / "results.csv").open())]
+    assert [(row["iterations"], row["iteration"]) for row in found] == [("4", "4"), ("8", "4")]
+
+
 def picture(sweep: Sweep, *keys: str) -> Any:
     """Return the axes of the heat map over these keys, and the values in its cells."""
     with mpl.rc_context(STYLE):

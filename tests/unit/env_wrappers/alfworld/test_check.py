@@ -112,6 +112,17 @@ def test_broken_content(tree: Path, change: Callable[[Game], object], reason: st
     assert "\n" not in why
 
 
+def test_a_grammar_that_lacks_an_answer(tree: Path) -> None:
+    """A trusted game whose grammar lacks a text is broken; the others are still replayed."""
+    game = find_games(tree, "train")[0]
+    edit(game, replace("grammar", '"GotoLocation.feedback"', '"MoveTo.feedback"'))
+    found = check_tree(tree, replay=True, trusted=True)
+    ((file, why),) = found.broken.items()
+    assert file == game.relative_to(tree).as_posix()
+    assert "cannot answer 'go to " in why
+    assert "CSGUnknownSymbolError" in why
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [(b'{"grammar": "', "EOF"), (b"[]", "should be an object"), (b'{"a": "\xff"}', "unicode")],
