@@ -116,11 +116,12 @@ def trial_demand(cluster: ClusterSettings, server: PolicyServerSettings) -> Dema
 def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nodes) -> None:
     """Raise ConfigError unless all processes fit the nodes; Ray would wait forever."""
     learner, replica = learner_resources(cluster, server), replica_resources(server)
-    counts = {"cluster.num_learners": (cluster.num_learners, learner)}
-    counts["policy_server.num_replicas"] = (server.num_replicas, replica)
     if server.colocate:
         pair = _sum(learner, replica)
-        counts = {"=".join(counts): (cluster.num_learners, pair)}
+        counts = {"cluster.num_learners=policy_server.num_replicas": (cluster.num_learners, pair)}
+    else:  # in the order in which a run starts them
+        counts = {"policy_server.num_replicas": (server.num_replicas, replica)}
+        counts["cluster.num_learners"] = (cluster.num_learners, learner)
     counts["cluster.num_env_runners"] = (cluster.num_env_runners, env_runner_resources(cluster))
     free = [_Free(node) for node in nodes]
     for setting, (count, process) in counts.items():
@@ -136,17 +137,18 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
 def processes_by_gpu(
     cluster: ClusterSettings, server: PolicyServerSettings
 ) -> list[tuple[int, int]]:
-    """Return how many learners and replicas use each GPU, if all GPUs are on one node."""
+    """Return how many learners and replicas of a run use each GPU, if all are on one node."""
     learner = learner_resources(cluster, server).get("GPU", 0.0)
     replica = replica_resources(server).get("GPU", 0.0)
-    demands = cluster.num_learners * [(0, learner)] + server.num_replicas * [(1, replica)]
-    demands = [(kind, amount) for kind, amount in demands if amount]
+    learners, replicas = cluster.num_learners * [(0, learner)], server.num_replicas * [(1, replica)]
+    started = learners + replicas if server.colocate else replicas + learners  # as `HGPO.setup`
+    demands = [(kind, amount) for kind, amount in started if amount]
     gpus = [1.0] * sum(math.ceil(amount) for _, amount in demands)
     users = [[0, 0] for _ in gpus]
     for kind, amount in demands:
         for gpu in _take_gpus(gpus, amount):
             users[gpu][kind] += 1
-    return [(learners, replicas) for learners, replicas in users if learners or replicas]
+    return [(some, others) for some, others in users if some or others]
 
 
 def describe(nodes: Nodes, names: Iterable[str] = ("CPU", "GPU")) -> str:

@@ -42,7 +42,7 @@ class Critic(nn.Module):
         nn.init.zeros_(self.head.bias)
 
     def forward(self, batch: Mapping[str, Tensor], hidden: Tensor | None) -> Tensor:
-        """Return the values of a batch, shape ``(values,)``, float32 or wider.
+        """Return the values of a batch, shape ``(values,)``, in the type of the head.
 
         Attention is causal, so tokens after a position do not affect its value.
 
@@ -56,10 +56,11 @@ class Critic(nn.Module):
             ids = batch["ids"][:, : max(position.tolist(), default=0) + 1]
             hidden = hidden_states(self.trunk, ids)
         assert hidden is not None, "a critic without trunk reads the policy's hidden states"
-        outputs = self.head(hidden[batch["value_sequence"], position])
+        states = hidden[batch["value_sequence"], position].to(self.head.weight.dtype)
+        with torch.autocast(states.device.type, enabled=False):  # bfloat16 would round the values
+            outputs = self.head(states)
         column = batch["value_column"].clamp(max=outputs.shape[1] - 1)
-        value = outputs.gather(1, column[:, None])[:, 0]
-        return value.to(torch.promote_types(value.dtype, torch.float32))
+        return outputs.gather(1, column[:, None])[:, 0]
 
 
 def hidden_states(llm: PreTrainedModel, ids: Tensor) -> Tensor:

@@ -52,7 +52,7 @@ def full_tensor(tensor: Tensor) -> Tensor:
 
 
 def full_parameters(module: nn.Module) -> dict[str, Tensor]:
-    """Return the trained parameters in full in host memory; if sharded, on the first learner only.
+    """Return the trained parameters in full in host memory, on the first learner only.
 
     Collective: if parameters are sharded, all learners must call this together.
     """

@@ -141,11 +141,12 @@ def prepare_server(
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
     """Raise ConfigError unless the settings match the device of the installed vLLM."""
-    device, needed = ("CPUs", 0) if for_cpu else ("GPUs", 1)
+    device, needed, other = ("CPUs", 0, "gpu") if for_cpu else ("GPUs", 1, "cpu")
     if (server.replica_gpus > 0) != bool(needed):
         raise ConfigError(
             f"policy_server.replica_gpus={server.replica_gpus:g}, but the installed vLLM is built "
-            f"for {device}: add policy_server.replica_gpus={needed}"
+            f"for {device}: add policy_server.replica_gpus={needed}, or run make clean, then "
+            f"HGPO_BACKEND={other} make setup"
         )
 
 

@@ -81,6 +81,7 @@ class RunnerActors:
         request = asyncio.wrap_future(reference.future())
         try:
             while not (await asyncio.wait({request}, timeout=POLL_INTERVAL_S))[0]:
+                self._all_lost_since = None  # calls of a lost actor fail at once: this one plays
                 await self._replicas.any_running()
             return request.result()
         except RayTaskError as error:

@@ -57,6 +57,8 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
     # RLlib reads the results of a custom function from the metrics, not from the return value.
     metrics = MetricsLogger(root=False)
     metrics.log_dict(results, window=1)
+    # Otherwise it would also read the last results of other splits and task types.
+    algorithm.metrics.delete(EVALUATION_RESULTS, ENV_RUNNER_RESULTS, key_error=False)
     algorithm.metrics.aggregate([metrics.reduce()], key=(EVALUATION_RESULTS, ENV_RUNNER_RESULTS))
     steps = sum(map(len, everything))
     return results, steps, steps

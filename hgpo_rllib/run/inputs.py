@@ -35,9 +35,8 @@ def check_inputs(config: RunConfig) -> None:
     """Raise ConfigError or DataError if a run with these settings could not start.
 
     The model, the data, the environment or a tracker is missing or invalid, a port is in use, a
-    folder cannot be written, or vLLM is built for GPUs only.
+    folder cannot be written, or vLLM is built for another device.
     """
-    check_build(config)
     check_dashboard_port(config)
     if config.rollout.gateway_port is not None:
         from hgpo_rllib.rollout.gateway import listen  # imports Ray
@@ -46,6 +45,10 @@ def check_inputs(config: RunConfig) -> None:
     check_trackers(config.tracking.trackers)
     check_folders(config)
     check_files(config, look_up=True)
+    if config.policy_server.engine == "vllm":
+        from hgpo_rllib.policy_server import openai_server  # imports Ray
+
+        openai_server.check_device(config.policy_server, openai_server.vllm_is_for_cpu())
 
 
 def existing_folder(path: str) -> Path:
@@ -60,18 +63,6 @@ def check_folders(config: RunConfig) -> None:
         folder = existing_folder(getattr(config, name))
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise ConfigError(f"{name}: {folder} is not a writable directory")
-
-
-def check_build(config: RunConfig) -> None:
-    """Raise ConfigError if engines without a GPU are wanted from a vLLM that is built for GPUs."""
-    from hgpo_rllib.policy_server.openai_server import vllm_is_for_cpu  # imports Ray
-
-    server = config.policy_server
-    if server.engine == "vllm" and not server.replica_gpus and not vllm_is_for_cpu():
-        raise ConfigError(
-            "policy_server.replica_gpus=0, but the installed vLLM is built for GPUs: set "
-            "policy_server.replica_gpus, or run make clean, then HGPO_BACKEND=cpu make setup"
-        )
 
 
 def check_files(config: RunConfig, look_up: bool = False) -> None:

@@ -254,6 +254,16 @@ def test_evaluation_plays_each_held_out_game_once(algorithm: HGPO) -> None:
     assert sum(row["episodes"] for row in by_type) == 3
 
 
+def test_an_evaluation_has_no_results_of_earlier_ones(
+    algorithm: HGPO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed run with other splits reports only these."""
+    algorithm.evaluate()
+    config = algorithm.config.copy(copy_frozen=False).training(eval_splits=["valid_seen"])
+    monkeypatch.setattr(algorithm, "config", config)
+    assert algorithm.evaluate()["env_runners"].keys() == {"valid_seen", "all"}
+
+
 def test_evaluation_warns_of_missing_episodes(
     algorithm: HGPO, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

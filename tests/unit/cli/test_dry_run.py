@@ -243,7 +243,10 @@ def test_the_tables() -> None:
     assert cells(done.stderr, "main process")[0][1:] == ["1", "0", "0"]
     assert cells(done.stderr, "learner")[0][1:] == ["1", "0", "1"]
     assert "A replica takes 85% of its GPU" in done.stderr
-    assert "GiB that each GPU needs, with 2 for each process on it: 48.1, 13.3, " in done.stderr
+    assert (
+        "GiB that each GPU needs, with 2 for each process on it: 13.3, 13.3, 13.3, 48.1."
+        in done.stderr
+    )
     assert "of its GPU" not in dry_run(FOLDER / "alfworld_pocket.yaml").stderr
 
 

@@ -15,7 +15,7 @@ from hgpo_rllib.advantages.baselines import gae
 from hgpo_rllib.advantages.diagnostics import explained_variance
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.learner.batching import signal_columns, token_columns
-from hgpo_rllib.learner.critic import value_losses
+from hgpo_rllib.learner.critic import Critic, value_losses
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -62,6 +62,21 @@ SHAPES: dict[str, dict[str, Any]] = {
     "three": {"minibatch_size": 3},
     "two epochs": {"minibatch_size": 4, "num_epochs": 2},
 }
+
+
+def test_values_in_a_bfloat16_pass_are_not_rounded() -> None:
+    """The head computes in float32, although autocast would round its outputs to bfloat16."""
+    torch.manual_seed(0)
+    critic = Critic(16, None, 1)
+    torch.nn.init.normal_(critic.head.weight)
+    hidden = torch.randn(1, 9, 16, dtype=torch.bfloat16)
+    position = torch.arange(9)
+    batch = {"value_position": position} | dict.fromkeys(
+        ("value_sequence", "value_column"), torch.zeros_like(position)
+    )
+    with torch.autocast("cpu", torch.bfloat16):
+        values = critic(batch, hidden)
+    torch.testing.assert_close(values, critic.head(hidden[0].float())[:, 0])
 
 
 class TestValueLosses:

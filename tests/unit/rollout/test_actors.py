@@ -133,6 +133,32 @@ def test_the_group_of_a_lost_actor_is_played_again(
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
+def test_an_actor_that_plays_a_long_group_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time limit starts again if an actor that was lost plays for a while and is lost again."""
+    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+    monkeypatch.setattr(actors, "POLL_INTERVAL_S", 0.001)
+
+    async def test() -> None:
+        actor = Actor()
+        runners = runners_of(actor, max_outage_s=0.05)
+        monkeypatch.setattr(
+            runners._replicas, "any_running", lambda: asyncio.sleep(0), raising=False
+        )
+        playing = await begin(runners)
+        actor.calls[0].set_exception(RayActorError())
+        while len(actor.calls) < 2:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.1)
+        actor.calls[1].set_exception(RayActorError())
+        while len(actor.calls) < 3 and not playing.done():
+            await asyncio.sleep(0.001)
+        assert not playing.done(), playing.result()
+        actor.calls[2].set_result(PLAYED)
+        assert await playing == PLAYED
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
 def test_a_lost_actor_does_not_end_the_run_while_another_plays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -15,7 +15,7 @@ from hgpo_rllib.placement import check_run
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.deployment import check_model_is_here
 from hgpo_rllib.run.cluster import check_address, protect_token, ray_cluster, start_serve
-from hgpo_rllib.run.inputs import LOOPBACK, check_build, check_dashboard_port, check_inputs
+from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
 
 def test_a_port_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,6 +117,11 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(1, 1, replica_gpus=1), [{"CPU": 1}, {"CPU": 1, "GPU": 2}]),  # of a sweep
         (run(replica_resources={"rollout": 1}), [{"CPU": 2}, {"CPU": 1, "rollout": 1}]),
         (run(num_learners=2), [{"CPU": 3}]),
+        # The replica starts before the learners, on the only node that it can use.
+        (
+            run(num_learners=2, replica_resources={"rollout": 1}),
+            [{"CPU": 2, "rollout": 1}, {"CPU": 2}],
+        ),
         (run(1, num_learners=2), [{"CPU": 1, "GPU": 1}, {"GPU": 1}]),
         (run(1, num_learners=2).without_learners(), [{"CPU": 1}]),
         (run(1, 2, replica_gpus=1, num_replicas=2, colocate=True), [{"CPU": 2, "GPU": 2}]),
@@ -135,10 +140,10 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
         (run(num_replicas=3), [{"CPU": 1}, {"CPU": 1}], ["num_replicas=3", "holds 2"]),
         (run(1, 1), [{"CPU": 9}], ["num_learners=1", "1 GPU each", "holds 0"]),
         (run(num_learners=3), [{"CPU": 2}], ["num_learners=3", "1 CPU each"]),
-        (run(num_learners=2), [{"CPU": 2}], ["num_replicas=1", "holds 0"]),
+        (run(num_learners=2), [{"CPU": 2}], ["num_learners=2", "holds 1"]),
         (run(1, num_learners=2), [{"CPU": 9, "GPU": 1}], ["num_learners=2", "1 GPU each"]),
-        (run(1, 1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 CPU and 1 GPU each", "holds 0"]),
-        (run(1, 1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["0.5 GPU each"]),
+        (run(1, 1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 GPU each", "holds 0"]),
+        (run(1, 1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["1 GPU each"]),
         (
             run(replica_resources={"rollout": 1}, num_replicas=2),
             [{"CPU": 2}, {"CPU": 4, "rollout": 1}],
@@ -194,7 +199,6 @@ def test_learners_that_could_share_a_gpu_are_refused() -> None:
 def test_engines_on_cpus_need_a_build_for_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run without GPUs is refused if vLLM was built for GPUs."""
     monkeypatch.setattr(openai_server, "vllm_is_for_cpu", lambda: False)
-    check_build(run(1, 1, replica_gpus=1))
     with pytest.raises(ConfigError, match="HGPO_BACKEND=cpu make setup"):
         check_inputs(run())
 

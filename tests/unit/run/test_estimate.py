@@ -203,11 +203,14 @@ def test_the_processes_of_a_gpu() -> None:
     engine = 2 * (2 * TINY.parameters + GIB)
     learner = sum(sizes(config, TINY, estimate.LEARNER).values())
     overhead = estimate.GPU_OVERHEAD
-    assert estimate.gpu_sizes(config, TINY) == [learner + overhead, 2 * overhead, 2 * overhead]
+    assert estimate.gpu_sizes(config, TINY) == [2 * overhead, 2 * overhead, learner + overhead]
     assert engine < 2 * overhead
     shares = {"num_learners": 1, "learner_gpus": 0.5}
     config = run(cluster=shares, policy_server=server | {"num_replicas": 1, "replica_gpus": 0.5})
     assert estimate.gpu_sizes(config, TINY) == [2 * (learner + 2 * overhead)]
+    config = run(cluster=shares, policy_server=server | {"replica_gpus": 0.5})
+    # Engines start first, so they share a GPU and reserve all of it.
+    assert estimate.gpu_sizes(config, TINY) == [math.inf, learner + overhead]
     config = run(cluster=cluster, policy_server=server | {"num_replicas": 1, "colocate": True})
     parts = sizes(config, TINY, estimate.LEARNER)
     kept = parts["weights, float32"] + parts[estimate.MOMENTS] + parts["reference model, bfloat16"]
