@@ -36,7 +36,8 @@ class AgentSettings(Section):
     `algorithm.invalid_penalty`. The released code does not."""
     constrain_actions: bool = False
     """Sample only admissible actions: after `<action>`, the engine can only continue with one of
-    them. The learner uses the probabilities of the constrained distribution. Searches are free."""
+    them. The learner uses the probabilities of the constrained distribution. WebShop pages with a
+    search bar are not constrained."""
     max_prompt_tokens: int = Field(4096, ge=16)
     """Maximum length of a prompt in tokens. Longer prompts are shortened."""
     shorten_prompts: Literal["beginning", "memory"] = "beginning"
