@@ -19,10 +19,11 @@ PAGE = ROOT / "docs" / "metrics.md"
 DASHBOARD = ROOT / "docker" / "grafana" / "dashboards" / "hgpo.json"
 INTRODUCTION = """# Metrics
 
-Written from `hgpo_rllib/metrics.py` by `python docs/metrics_reference.py`; change it there. A
-metric that is declared and computed is in all of these:
+All metrics of a run, with unit and meaning. `python docs/metrics_reference.py` generates this page
+from `hgpo_rllib/metrics.py`; edit that file. A metric that is declared and computed is in all of
+these:
 
-- a line per iteration of `metrics.jsonl` in the run directory; `null` is what was not measured,
+- a line per iteration of `metrics.jsonl` in the run directory; `null`: not measured,
 - TensorBoard and [trackers](integrations.md), under the same name,
 - a column of `metrics` in [`hgpo_rllib.results`](dataframes.md),
 - a gauge `hgpo_<name>` for [Prometheus](monitoring.md), and the Grafana dashboard,

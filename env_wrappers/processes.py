@@ -90,7 +90,8 @@ def map_in_processes(
 ) -> Iterator[_Result]:
     """Yield ``work(item)`` in the order of the items; `work` must be picklable.
 
-    With one worker, this process does the work; None: as many processes as are worth it.
+    With one worker, this process does the work; None: one process per `_ITEMS_PER_WORKER` items,
+    at most one per CPU.
     """
     if workers is None:
         workers = min(os.cpu_count() or 1, len(items) // _ITEMS_PER_WORKER)

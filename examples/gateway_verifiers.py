@@ -3,7 +3,8 @@
 It does not import hgpo_rllib and runs in a virtual environment of its own (docs/gateway.md):
 
 hgpo train verifiers_qwen1.5b
-python examples/gateway_verifiers.py http://127.0.0.1:8100 64 verifiers:ReasoningGymEnv \\
+verifiers-venv/bin/python examples/gateway_verifiers.py http://127.0.0.1:8100 64 \\
+  verifiers:ReasoningGymEnv \\
   '{"gym": "chain_sum", "num_train_examples": 1000, "num_eval_examples": 100}'
 
 Arguments: the gateway, the number of episodes played at the same time, the environment (MODULE for

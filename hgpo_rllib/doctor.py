@@ -14,7 +14,7 @@ import psutil
 import torch
 
 from env_wrappers.errors import DataError, describe_error
-from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
+from hgpo_rllib.advantages.estimators import NEEDS_TOKEN_VALUES
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.bench.learner import peak_bytes, peak_flops
 from hgpo_rllib.config import RunConfig
@@ -63,7 +63,7 @@ def examine(config: RunConfig, console: TrainingConsole) -> Iterator[Check]:
     try:
         config = prepare_inputs(config, console)
         with ray_cluster(config):
-            yield from _trial_checks(config, model)
+            yield from _short_run_checks(config, model)
     except Exception as error:  # any error here would end a real run
         yield Check("short run", "failed", describe_error(error))
 
@@ -155,10 +155,10 @@ def _room(name: str, free: float, needed: float, remedy: str) -> Check:
     return Check(name, found, None if free > needed else f"too little: {remedy}")
 
 
-def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
+def _short_run_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
     """Start a short version of the run, and yield what works and how fast."""
     start = time.perf_counter()
-    algorithm = HGPOConfig.from_run_config(short(config)).build_algo()
+    algorithm = HGPOConfig.from_run_config(short_run_config(config)).build_algo()
     try:
         Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
         yield Check("engine and learner", f"started in {time.perf_counter() - start:.0f} s")
@@ -168,7 +168,7 @@ def _trial_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]
         algorithm.stop()
 
 
-def short(config: RunConfig) -> RunConfig:
+def short_run_config(config: RunConfig) -> RunConfig:
     """Return the settings with few short episodes, without checks that can fail by chance."""
     members = 2 if config.agent.strategy_prompt is None else 4  # two for each of two strategies
     size = min(members, config.rollout.group_size)
@@ -239,7 +239,7 @@ def full_sequences(config: RunConfig, count: int) -> Columns:
         "behavior_logp": torch.zeros(count, sequence.response),
     }
     if config.learner.critic != "none":
-        per_token = config.algorithm.estimator in VALUES_OF_TOKENS
+        per_token = config.algorithm.estimator in NEEDS_TOKEN_VALUES
         shape = (count, 1 + sequence.response) if per_token else (count,)
         columns["value"] = columns["value_target"] = torch.zeros(shape)
     return columns

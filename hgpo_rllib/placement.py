@@ -16,9 +16,10 @@ from hgpo_rllib.settings.policy_server import PolicyServerSettings
 Amounts = dict[str, float]
 """Amounts of resources, by Ray's resource names."""
 Nodes = Sequence[Mapping[str, float]]
-"""Amounts of each node."""
+"""Total or free resources of each node."""
 # Fractions of a GPU that a colocated learner and its replica request. Two learners do not fit one
-# GPU, so they start first, one on each. Ray then assigns a replica the GPU with the smallest rest.
+# GPU, so they start first, one on each. Ray then assigns a replica the GPU with the least
+# free share that is enough.
 LEARNER_SHARE, REPLICA_SHARE = 0.6, 0.4
 SLACK = 1e-9  # tolerance for sums of fractional GPUs
 

@@ -29,10 +29,10 @@ def check_served_policy(
     config = runner.config
     tokens = min(TOKENS, config.max_response_tokens)
     sampling = Sampling(config.temperature, tokens, stop_token_ids=())
-    (answer,) = runner.ask([Prompt(probe.tolist(), SEED)], sampling, runner.weights)
+    (answer,) = runner.generate([Prompt(probe.tolist(), SEED)], sampling, runner.weights)
     if isinstance(answer, RequestFailedError):
         raise answer
-    learner_logp = on_learners(learners, HGPOLearner.score_tokens, probe, answer.token_ids)
+    learner_logp = on_learners(learners, HGPOLearner.response_logp, probe, answer.token_ids)
     gap = float(np.abs(learner_logp - answer.logp).max())
     limit = config.max_logp_gap
     if limit is not None and not gap <= limit:

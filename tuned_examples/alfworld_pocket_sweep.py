@@ -23,7 +23,7 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
-from hgpo_rllib.run.sweep import TrialsThatFit
+from hgpo_rllib.run.sweep import ResourceAwareVariantGenerator
 from hgpo_rllib.run.trainer import prepare_inputs
 
 RUN_FILE = Path(__file__).with_name("alfworld_pocket.yaml")
@@ -53,9 +53,9 @@ def make_tuner(run: RunConfig) -> tune.Tuner:
     return tune.Tuner(
         HGPO,
         param_space=param_space(run),
-        # Tune counts the resources of the algorithm only; `TrialsThatFit` adds its policy server.
+        # Tune counts the resources of the algorithm only; the generator adds its policy server.
         tune_config=tune.TuneConfig(
-            search_alg=TrialsThatFit([trial_demand(run.cluster, run.policy_server)])
+            search_alg=ResourceAwareVariantGenerator([trial_demand(run.cluster, run.policy_server)])
         ),
         run_config=tune.RunConfig(
             name=run.name,

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from textworld import GameState
 
-from env_wrappers.alfworld.memo import Core
+from env_wrappers.alfworld.memo import CachedPddlEnv
 from env_wrappers.errors import DataError, describe_error
 from env_wrappers.files import read_json
 
@@ -28,7 +28,7 @@ STATES_KEPT = 2048
 _BANNER = "-= Welcome to TextWorld, ALFRED! =-"
 _WORD = re.compile(r"\S+")
 
-_free_cores: list[Core] = []
+_free_cores: list[CachedPddlEnv] = []
 
 # Held while TextWorld runs: its parsers, the PDDL translator's use of `sys.argv` and `sys.stdout`,
 # and the functions that `memo` replaces in TextWorld's modules are global to the process.
@@ -81,7 +81,7 @@ class GameEngine:
             DataError: the game cannot be read or parsed, or requires ``trusted``.
         """
         with _textworld:
-            core = _free_cores.pop() if _free_cores else Core()
+            core = _free_cores.pop() if _free_cores else CachedPddlEnv()
             # The core can be reused once no episode references this engine.
             weakref.finalize(self, _free_cores.append, core)
             name = "a game" if isinstance(game, Mapping) else game
@@ -222,7 +222,7 @@ def _make_room() -> None:
         max(kept, key=kept.__getitem__).forget()
 
 
-def _predicates_read(core: Core, changing: frozenset[str]) -> frozenset[str]:
+def _predicates_read(core: CachedPddlEnv, changing: frozenset[str]) -> frozenset[str]:
     """Return the names of the facts that can change and affect future steps.
 
     These facts occur in preconditions, in the goal or in the text grammar ("not_..." facts, also

@@ -96,7 +96,7 @@ def generate(
     Args:
         out: the directory to create.
         on_progress: called after each game with the number made and the total.
-        workers: number of processes; None: as many as are worth it.
+        workers: number of processes; None: see `map_in_processes`.
 
     Raises:
         DataError: ``out`` contains other files, or the spec cannot give that many games.

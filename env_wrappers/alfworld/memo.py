@@ -52,7 +52,7 @@ def memo_enabled() -> bool:
     return True
 
 
-class Core(PddlEnv):
+class CachedPddlEnv(PddlEnv):
     """TextWorld's engine with ALFWorld's entity names ("mug 2").
 
     Each engine object copies and loads a shared library that is never unloaded (about 1.4 MB), so

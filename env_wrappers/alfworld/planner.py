@@ -6,7 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from env_wrappers.alfworld.engine import GameEngine, get_engine, read_content
-from env_wrappers.alfworld.memo import MEMO_VARIABLE, Core
+from env_wrappers.alfworld.memo import MEMO_VARIABLE, CachedPddlEnv
 from env_wrappers.errors import DataError
 from env_wrappers.files import read_json
 from env_wrappers.processes import process_pool
@@ -67,7 +67,7 @@ def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
 
 def _search(game: Path, trusted: bool) -> list[str]:
     os.environ[MEMO_VARIABLE] = "0"  # the memo layer skips the translation that the planner needs
-    core = Core()
+    core = CachedPddlEnv()
     core.load(read_content(game), trusted)
     core.reset()
     return core._pddl_state.replan(core._entity_infos)  # type: ignore[no-any-return]

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from env_wrappers.webshop.analyzer import analyze
 from env_wrappers.webshop.cache import load_array, save_array
-from env_wrappers.webshop.tokens import analyze
 
 K1 = np.float32(0.9)
 B = np.float32(0.4)

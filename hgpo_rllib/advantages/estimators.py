@@ -50,18 +50,18 @@ ESTIMATORS: dict[str, Estimator] = {
     "hcapo": hindsight.hcapo,
     # with a distillation loss (`hgpo_rllib.learner.losses.gated_distillation`)
     "sdar": baselines.trajectory_level,
-    # with advantages of tokens (`hindsight.gear`, `tokens`, `segments`); these are of the turns
+    # with advantages of tokens (`hindsight.gear`, `tokens`, `segments`); these are for turns
     "gear": baselines.trajectory_level,
     "ppo_tokens": baselines.ppo,
     "vetta": baselines.ppo,
     HIPER: baselines.ppo,
 }
 
-VALUES_OF_TOKENS = (*TOKEN_ESTIMATORS, HIPER)
+NEEDS_TOKEN_VALUES = (*TOKEN_ESTIMATORS, HIPER)
 """Estimators that read a critic's values at tokens of responses."""
 CRITIC_OUTPUTS = {"vetta": 2, HIPER: 3}
 """Number of the critic's outputs at a token, of estimators that need more than one."""
-NEEDS_CRITIC = ("ppo", *VALUES_OF_TOKENS)
+NEEDS_CRITIC = ("ppo", *NEEDS_TOKEN_VALUES)
 """Estimators that read the values of a critic."""
 TEACHERS: Mapping[str, Literal["outcome", "plan"]] = {
     "hcapo": "outcome",

@@ -52,7 +52,7 @@ def hiper(
         settings: settings of the estimator.
 
     Returns:
-        Advantages, and the targets of the values. Both of high are 0 where no segment begins.
+        Advantages, and the targets of the values. In both, `high` is 0 where no segment begins.
     """
     following = next_values(steps, begins, last=0.0) > 0  # whether the next step begins a segment
     high = next_values(steps, value.high, last=0.0)

@@ -126,7 +126,7 @@ class StepArrays:
 
     @cached_property
     def first_steps(self) -> tuple[NDArray[np.intp], Ints]:
-        """Rows of first steps, and the index in them of each step's trajectory."""
+        """Rows of first steps, and for each step the index of its trajectory in them."""
         rows = np.flatnonzero(self.time == 0)
         index = np.zeros(self.trajectory.max(initial=NONE) + 1, np.int64)
         index[self.trajectory[rows]] = np.arange(len(rows))

@@ -79,7 +79,7 @@ def find_thought(completion: str) -> str | None:
     return thought if closing_tag else None
 
 
-def is_offered(action: str, admissible_actions: Sequence[str]) -> bool:
+def is_admissible(action: str, admissible_actions: Sequence[str]) -> bool:
     """Return whether the prompt offers the action."""
     if action in admissible_actions or ANY_ACTION in admissible_actions:
         return True

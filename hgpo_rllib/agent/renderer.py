@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpo_rllib.agent.memory import Memory, Span, Turn
-from hgpo_rllib.agent.parsing import ParsedAction, find_blocks, is_offered, parse_completion
+from hgpo_rllib.agent.parsing import ParsedAction, find_blocks, is_admissible, parse_completion
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.agent import AgentSettings
@@ -98,7 +98,7 @@ class TextRenderer:
         parsed = (
             find_blocks(completion).parsed if self.has_subgoals else parse_completion(completion)
         )
-        if self.inadmissible_is_invalid and not is_offered(parsed.action, admissible_actions):
+        if self.inadmissible_is_invalid and not is_admissible(parsed.action, admissible_actions):
             parsed = ParsedAction(parsed.action, False)
         return parsed
 
@@ -231,7 +231,7 @@ class TokenRenderer(TextRenderer):
         marker = "<<message>>"
         return self.encode(self.chat({"role": "user", "content": marker}).partition(marker)[2])
 
-    def text(self, response_ids: Sequence[int]) -> str:
+    def decode(self, response_ids: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""
         return self.tokenizer.decode(response_ids, skip_special_tokens=True)
 
@@ -243,7 +243,7 @@ class TokenRenderer(TextRenderer):
         """
 
         def length(tokens: int) -> int:
-            return len(self.text(response_ids[:tokens]))
+            return len(self.decode(response_ids[:tokens]))
 
         blocks, tokens = find_blocks(completion), range(len(response_ids) + 1)
         spans = []

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hgpo_rllib.agent import Memory, ModelAgentFactory, Turn
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.rollout.environments import EnvPool
-from hgpo_rllib.rollout.group import Rollout, gather, play_episode
+from hgpo_rllib.rollout.group import GroupPlayer, gather, play_episode
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
@@ -114,8 +114,8 @@ class Brancher:
     async def _mean_return(self, point: _BranchPoint, first: Turn | None, name: str) -> MeanReturn:
         """Play branches from a point, with the response `first` if given; return their mean."""
         play = partial(self._branch, point, first)
-        rollout = Rollout(play, self.max_attempts, self._slots)
-        members = [rollout.member(0, name, index) for index in range(self.branches)]
+        player = GroupPlayer(play, self.max_attempts, self._slots)
+        members = [player.play_member(0, name, index) for index in range(self.branches)]
         played = [trajectory for trajectory in await gather(members) if trajectory is not None]
         if len(played) < self.branches:
             raise RunStoppedError(

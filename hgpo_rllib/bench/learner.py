@@ -32,11 +32,11 @@ from hgpo_rllib.learner.batching import (
     token_batch,
     token_columns,
 )
-from hgpo_rllib.learner.data_parallel import passes
+from hgpo_rllib.learner.data_parallel import local_micro_batches
 from hgpo_rllib.learner.module import token_log_probs
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
-from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes
+from hgpo_rllib.settings.learner import ComputeDtype, resolve_compute_dtype
 
 Side = tuple[Callable[[], None], Callable[[], Iterable[Tensor]]]
 SEED = 0
@@ -145,7 +145,11 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     plan = plan_update(columns, run.learner, np.random.default_rng([run.seed, 1]))
     size = run.learner.micro_batch_tokens
-    parts = [part for batch in plan for part in passes(columns, batch.trained, lengths, size)]
+    parts = [
+        part
+        for batch in plan
+        for part in local_micro_batches(columns, batch.trained, lengths, size)
+    ]
     kept = [lengths[last_rows(columns, part)[0]] for part in parts]
     padded = sum(len(part) * int(part.max()) for part in kept)
     tokens = int(sum(part.sum() for part in kept))
@@ -200,7 +204,7 @@ def count_flops() -> int:
 def peak_flops(choice: ComputeDtype) -> float:
     """Return the FLOP/s of a large matrix product in the type of passes, the best of `PRODUCTS`."""
     on_gpu = torch.cuda.is_initialized()
-    dtype = dtype_of_passes(choice, on_gpu)
+    dtype = resolve_compute_dtype(choice, on_gpu)
     size, device = (8192, "cuda") if on_gpu else (2048, "cpu")
     left, right = torch.rand(2, size, size, dtype=getattr(torch, dtype), device=device)
     seconds = []

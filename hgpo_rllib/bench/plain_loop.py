@@ -14,7 +14,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner.batching import Columns, minibatches, row_sequences
 from hgpo_rllib.learner.optimizer import learning_rate
 from hgpo_rllib.models import load_model
-from hgpo_rllib.settings.learner import dtype_of_passes
+from hgpo_rllib.settings.learner import resolve_compute_dtype
 
 
 class PlainLoop:
@@ -33,7 +33,7 @@ class PlainLoop:
             weight_decay=settings.weight_decay,
         )
         on_gpu = device.type != "cpu"
-        self.dtype = getattr(torch, dtype_of_passes(settings.compute_dtype, on_gpu))
+        self.dtype = getattr(torch, resolve_compute_dtype(settings.compute_dtype, on_gpu))
         self.updates = self.steps = 0
 
     def update(self) -> None:

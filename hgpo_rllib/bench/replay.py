@@ -92,7 +92,7 @@ class ReplayEngine(Engine):
         yield load
 
 
-def environment(server: PolicyServerSettings) -> dict[str, str]:
+def env_vars(server: PolicyServerSettings) -> dict[str, str]:
     """See `EngineModule`."""
     return {RESPONSES: os.environ[RESPONSES]}
 

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from hgpo_rllib.agent import AgentFactory, response_seed
 from hgpo_rllib.algorithm import HGPOConfig
-from hgpo_rllib.bench import bare_engine
+from hgpo_rllib.bench import plain_vllm
 from hgpo_rllib.bench.measure import Row, Tables, new_process
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import make_environment
@@ -104,9 +104,9 @@ def compare_requests(
     arguments = vllm_settings.engine_arguments(config.model, config.agent, server, config.seed)
     rows = []
     with new_process() as bare:
-        bare.submit(bare_engine.start, arguments, vllm_settings.environment(server)).result()
+        bare.submit(plain_vllm.start, arguments, vllm_settings.env_vars(server)).result()
         for part in parts:
-            alone = bare.submit(bare_engine.generate, part, sampling).result()
+            alone = bare.submit(plain_vllm.generate, part, sampling).result()
             client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)
             start = time.perf_counter()
             answers = asyncio.run(_ask_all(client, part, concurrency))

@@ -208,7 +208,7 @@ def repeated(played: Sequence[Trajectory], steps: int) -> list[Trajectory]:
 
 
 def measure_input(config: RunConfig, played: list[Trajectory]) -> Row:
-    """Time the way from trajectories to mini-batches, in CPU microseconds per step."""
+    """Time the conversion of trajectories to mini-batches, in CPU microseconds per step."""
     gc.collect()
     memory, times = resident(), [time.process_time()]
     scored = score(played, config.algorithm)

@@ -255,12 +255,14 @@ def _prepare(source: Path, overrides: list[str] | None) -> tuple[RunConfig, Trai
 
     `source` is a run file, or a run directory: then the model is its checkpoint.
     """
-    from hgpo_rllib.run.checkpoint import find_policy
+    from hgpo_rllib.run.checkpoint import load_policy_config
     from hgpo_rllib.run.inputs import check_files
     from hgpo_rllib.run.trainer import prepare_inputs
 
     given = overrides or []
-    config = find_policy(str(source), given) if source.is_dir() else load_config(source, given)
+    config = (
+        load_policy_config(str(source), given) if source.is_dir() else load_config(source, given)
+    )
     check_files(config, look_up=True)
     console = TrainingConsole(sys.stderr)
     return prepare_inputs(config, console), console

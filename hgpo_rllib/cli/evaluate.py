@@ -149,8 +149,8 @@ def serve(
 ) -> None:
     """Serve a policy through vLLM's OpenAI-compatible server until Ctrl-C."""
     from hgpo_rllib.policy_server.openai_server import make_endpoint, serve_policy
-    from hgpo_rllib.run.checkpoint import find_policy
+    from hgpo_rllib.run.checkpoint import load_policy_config
 
     endpoint = make_endpoint(host, port, name, metrics)
-    config = find_policy(checkpoint, overrides or []).without_learners()
+    config = load_policy_config(checkpoint, overrides or []).without_learners()
     serve_policy(config, endpoint, shutdown_timeout)

@@ -124,8 +124,8 @@ def policy(
     from hgpo_rllib.play.web.pages import Game
 
     request = make_request(words, env, split, data=data, name=name)
-    config, subject = request.config, request.subject
-    assert subject is not None, "the agent hgpo has a model"
+    config, evaluated = request.config, request.model
+    assert evaluated is not None, "the agent hgpo has a model"
     check_no_strategies(config, "hgpo play policy")
     if samples > 1 and is_url(words[0]) and config.agent.context == "conversation":
         raise ConfigError(
@@ -136,7 +136,7 @@ def policy(
     listener = listen(port)
     typer.echo("starting the policy (Ctrl+C ends)", err=True)
     episodes = itertools.count()
-    with subject.open() as model:
+    with evaluated.open() as model:
         make_agent = model.agent_factory(config.agent)
 
         def watch(info: Mapping[str, Any]) -> WatchedPolicy:

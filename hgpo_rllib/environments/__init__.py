@@ -43,7 +43,7 @@ SPECS: dict[str, str | Callable[[str], EnvironmentSpec]] = {
     "hgpo/ScienceWorld-v0": "hgpo_rllib.environments.scienceworld:ScienceWorld",
 }
 """Registered specs by Gymnasium id."""
-UNNAMED = {
+WITHOUT_SHORT_NAME = {
     "hgpo/Mixture-v0": "hgpo_rllib.environments.mixture:Mixture",
     "hgpo/Client-v0": "hgpo_rllib.environments.client:Client",
 }
@@ -81,7 +81,7 @@ def find_environment(env_id: str) -> EnvironmentSpec:
         raise ConfigError(
             f"env.env_id: {env_id}: {module} cannot be imported: {describe_error(error)} ({PAGE})"
         ) from error
-    spec = (UNNAMED | SPECS).get(bare, EnvironmentSpec)
+    spec = (WITHOUT_SHORT_NAME | SPECS).get(bare, EnvironmentSpec)
     if isinstance(spec, str):
         spec = resolve_name(spec)
     return spec(env_id)

@@ -32,7 +32,7 @@ from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_jsonl, write_jsonl
 from hgpo_rllib.results.evaluations import EPISODES, FORMAT, SUMMARY, evaluated_frames
 from hgpo_rllib.results.frames import read_episodes, read_object
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import FAILURES, Rollout, gather, play_in_pool
+from hgpo_rllib.rollout.group import FAILURES, GroupPlayer, gather, play_in_pool
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.run.changes import git_commit
 
@@ -45,7 +45,7 @@ class Request:
     """Arguments of an evaluation."""
 
     config: RunConfig
-    subject: EvaluatedModel | None
+    model: EvaluatedModel | None
     """The model; None for agents without a model."""
     agent: str
     """Name of the agent, see `request.check_agent`."""
@@ -144,10 +144,10 @@ def plan_episodes(request: Request, games: Games) -> tuple[Plan, Row]:
     else:
         plan = full_plan(len(games.names), request.seeds, request.games)
     agent, model = {"name": request.agent}, None
-    if request.subject is not None:
+    if request.model is not None:
         trials = request.trials if request.agent == "reflexion" else 1
         agent = describe_agent(request.agent, request.config, trials)
-        model = request.subject.describe()
+        model = request.model.describe()
     return plan, describe(request.config, request.split, plan, games, agent, model)
 
 
@@ -166,21 +166,21 @@ def play_episodes(
     """
     config, split = request.config, request.split
     with contextlib.ExitStack() as stack:
-        if request.subject is None:
+        if request.model is None:
             make_agent, model = scripted_agent_factory(request.agent, config.env), None
             concurrency = 1  # nothing is batched
         else:
-            model = stack.enter_context(request.subject.open())
+            model = stack.enter_context(request.model.open())
             make_agent = model_agent_factory(request.agent, config, request.trials, model)
             concurrency = config.rollout.max_concurrent_episodes
         limit = asyncio.Semaphore(concurrency)
         play_member = partial(play_in_pool, make_agent, pool)
-        rollout = Rollout(play_member, config.rollout.max_attempts, limit)
+        player = GroupPlayer(play_member, config.rollout.max_attempts, limit)
         ended = 0
 
         async def play(episode: PlannedEpisode) -> None:
             nonlocal ended
-            trajectory = await rollout.member(
+            trajectory = await player.play_member(
                 episode.task, f"{episode.seed}/{split}/{episode.place}", 0
             )
             if trajectory is None:
@@ -192,7 +192,7 @@ def play_episodes(
 
         (model.run if model else asyncio.run)(gather([play(episode) for episode in episodes]))
     if ended < len(episodes):
-        lost = rollout.failures
+        lost = player.failures
         causes = ", ".join(f"{name} {lost[name]}" for name in FAILURES if lost[name])
         raise RunStoppedError(
             f"{len(episodes) - ended} episodes could not be played ({causes}; see the warnings "

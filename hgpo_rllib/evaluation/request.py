@@ -15,7 +15,7 @@ from hgpo_rllib.evaluation.evaluate import Request
 from hgpo_rllib.evaluation.models import EvaluatedModel, LocalModel
 from hgpo_rllib.evaluation.plan import DEFAULT_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
-from hgpo_rllib.run.checkpoint import find_policy, run_file_of
+from hgpo_rllib.run.checkpoint import load_policy_config, run_file_of
 from hgpo_rllib.settings.env import EnvSettings
 
 ONE_REPLICA = (
@@ -71,14 +71,16 @@ def make_request(
     environment = find_environment(config.env.env_id)
     check_agent(agent, config.env)
     environment.check(config, split)
-    subject: EvaluatedModel | None = None
+    evaluated: EvaluatedModel | None = None
     if agent in MODEL_AGENTS:
         temperature = config.evaluation.temperature
         at_url = is_url(str(model))
-        subject = find_remote_model(str(model), name, temperature) if at_url else LocalModel(config)
+        evaluated = (
+            find_remote_model(str(model), name, temperature) if at_url else LocalModel(config)
+        )
     return Request(
         config=config,
-        subject=subject,
+        model=evaluated,
         agent=agent,
         split=split,
         kind="released" if protocol == "released" else "full",
@@ -123,7 +125,7 @@ def settings_of(
     changes += [*of_agent, *overrides]
     if model is None or agent not in MODEL_AGENTS or is_url(model):
         return load_config(run_file, changes)
-    config = find_policy(model, changes)
+    config = load_policy_config(model, changes)
     check_length(config)
     return config
 

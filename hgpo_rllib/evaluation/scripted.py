@@ -35,7 +35,7 @@ def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
     find_plan, players = environment.oracle(settings), dict(environment.players(settings))
     if find_plan is not None:  # only players have thoughts in the records of episodes
         players["oracle"] = lambda info, rng: PlanFollower(replace(find_plan(info), thoughts=()))
-    return functools.partial(PlayerAgent, players[name])
+    return functools.partial(ExpertAgent, players[name])
 
 
 class RandomAgent(Agent):
@@ -53,7 +53,7 @@ class RandomAgent(Agent):
         return Turn(observation, action)
 
 
-class PlayerAgent(Agent):
+class ExpertAgent(Agent):
     """Act as a scripted player, or follow the oracle's plan."""
 
     def __init__(

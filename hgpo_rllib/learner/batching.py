@@ -85,7 +85,7 @@ def row_sequences(columns: Columns) -> NDArray[np.int64]:
 def last_rows(
     columns: Columns, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the last row of each sequence among `rows`, and the index in it of each row's one."""
+    """Return the last row of each sequence of `rows`, and the index of each row's sequence."""
     if "sequence" not in columns:
         return rows, np.arange(len(rows))
     numbers, sequence = np.unique(row_sequences(columns)[rows], return_inverse=True)

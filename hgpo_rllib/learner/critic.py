@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, value_batch
-from hgpo_rllib.learner.data_parallel import join, passes
+from hgpo_rllib.learner.data_parallel import join, local_micro_batches
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
@@ -127,7 +127,7 @@ def response_values(
         lengths = lengths + columns["response_length"].numpy()
         shape = (len(lengths), 1 + columns["response_ids"].shape[1])
     values, rows = torch.full(shape, torch.nan, dtype=torch.float64), np.arange(len(lengths))
-    for part in passes(columns, rows, lengths, settings.micro_batch_tokens):
+    for part in local_micro_batches(columns, rows, lengths, settings.micro_batch_tokens):
         if len(part):
             batch = value_batch(columns, part, device, per_token)
             row, column = batch["value_row"].cpu(), batch["value_column"].cpu()
@@ -141,8 +141,8 @@ def response_values(
 def value_weights(columns: Columns, rows: NDArray[np.int64], outputs: int) -> Tensor:
     """Return the weight of each value's loss in a mini-batch of these rows, shape of ``value``.
 
-    Losses are averaged over turns and over tokens. If a critic of tokens has one output, its value
-    of a turn is that before the first token, so the first average is left out. With three outputs,
+    Losses are averaged over turns and over tokens. With one output per token, the value of a turn
+    is that before its first token, so only losses of tokens are averaged. With three outputs,
     each is averaged over the values that have a target.
     """
     weight = torch.full(columns["value"].shape, 1 / len(rows), dtype=torch.float64)

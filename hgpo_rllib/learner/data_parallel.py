@@ -156,7 +156,7 @@ def share(
     return rows[np.argsort(lengths[rows], kind="stable")][learner::learners]
 
 
-def passes(
+def local_micro_batches(
     columns: Columns, rows: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int
 ) -> list[NDArray[np.int64]]:
     """Return this learner's share of the rows in micro-batches, padded with empty ones.

@@ -16,12 +16,12 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.typing import StateDict
 from torch import Tensor
 
-from hgpo_rllib.advantages.estimators import VALUES_OF_TOKENS
+from hgpo_rllib.advantages.estimators import NEEDS_TOKEN_VALUES
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
-from hgpo_rllib.learner.data_parallel import all_gather, join, passes
+from hgpo_rllib.learner.data_parallel import all_gather, join, local_micro_batches
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import without_lora
@@ -165,7 +165,7 @@ class HGPOLearner(TorchLearner):
                 update.merge(self._statistics)
         self._check_parameters()
         if skipped < len(plan):
-            self.policy.weights_changed()  # the next weight sync publishes them
+            self.policy.mark_weights_changed()  # the next weight sync publishes them
         results = update.values() | self._mismatch() | {"skipped_batches": float(skipped)}
         self._log(results)
         return {}, {DEFAULT_MODULE_ID: results.get("loss", math.nan)}, {}
@@ -205,7 +205,7 @@ class HGPOLearner(TorchLearner):
         """
         dtype = torch.promote_types(next(iter(self._params.values())).dtype, torch.float32)
         old_logp = torch.full(columns["response_ids"].shape, math.nan, dtype=dtype)
-        for micro in self._passes(columns, rows):
+        for micro in self._micro_batches(columns, rows):
             tokens = token_batch(columns, micro, self._device)
             logp = self.policy.forward_train(tokens)["logp"]
             if "behavior_logp" in tokens:
@@ -213,13 +213,13 @@ class HGPOLearner(TorchLearner):
             old_logp[tokens["row"].cpu(), tokens["offset"].cpu()] = logp.cpu()
         return old_logp
 
-    def _passes(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    def _micro_batches(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Return the micro-batches of this learner's share of the rows.
 
         With sharded parameters, which are gathered layer by layer, all learners have as many.
         """
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-        parts = passes(columns, rows, lengths, self._settings.micro_batch_tokens)
+        parts = local_micro_batches(columns, rows, lengths, self._settings.micro_batch_tokens)
         return parts if self._settings.shard_parameters else [part for part in parts if len(part)]
 
     def _optimize(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
@@ -302,7 +302,7 @@ class HGPOLearner(TorchLearner):
         if "value" in columns:
             critic_outputs = self.policy.model_config["critic_outputs"]
             weights["value_weight"] = value_weights(columns, part.rows, critic_outputs)
-        parts = self._passes(columns, part.trained)
+        parts = self._micro_batches(columns, part.trained)
         self._gradients.begin(len(parts))
         for micro in parts:
             tokens = token_batch(columns | weights, micro, self._device)
@@ -373,7 +373,7 @@ class HGPOLearner(TorchLearner):
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `response_values`. Collective."""
-        per_token = self.config.estimator in VALUES_OF_TOKENS
+        per_token = self.config.estimator in NEEDS_TOKEN_VALUES
         return response_values(self.policy, columns, self._settings, self._device, per_token)
 
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:
@@ -382,7 +382,7 @@ class HGPOLearner(TorchLearner):
         return join(logp, self._device).double().numpy()
 
     @torch.no_grad()
-    def score_tokens(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
+    def response_logp(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:
         """Return the learner's log-probabilities of a response, shape ``(response tokens,)``."""
         ids = torch.from_numpy(np.concatenate([prompt_ids, response_ids]).astype(np.int64))[None]
         position = torch.arange(len(prompt_ids), ids.shape[1])

@@ -18,7 +18,7 @@ from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import find_transport
 from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.types import WeightTag
-from hgpo_rllib.settings.learner import ComputeDtype, dtype_of_passes, tokens_at_once
+from hgpo_rllib.settings.learner import ComputeDtype, resolve_compute_dtype, tokens_at_once
 
 Restrictions = tuple[Tensor, Tensor]
 """Arguments `restricted` and `restriction` of `excluded_tokens`."""
@@ -80,14 +80,14 @@ class LLMModule(TorchRLModule):
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
         load_full_parameters(self, state)
-        self.weights_changed()
+        self.mark_weights_changed()
 
     def shard(self, device: torch.device) -> None:
         self._sharded = True
         self.scorer.shard(device)
-        self.weights_changed()
+        self.mark_weights_changed()
 
-    def weights_changed(self) -> None:
+    def mark_weights_changed(self) -> None:
         """Make the next weight sync publish a new version. Collective: all learners call it."""
         self._tag = None
         if self._sharded:
@@ -157,7 +157,7 @@ class TokenScorer(nn.Module):
     def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return log-probabilities if the batch has responses, values if it has their positions."""
         device = batch["ids"].device
-        dtype = self._dtype_of_passes(device)
+        dtype = self._resolved_dtype(device)
         mixed = dtype != torch.float32
         # Each matrix is used once, so a cache of converted ones would only take memory.
         with torch.autocast(device.type, dtype, enabled=mixed, cache_enabled=False):
@@ -175,21 +175,23 @@ class TokenScorer(nn.Module):
         return outputs
 
     def freeze(self, device: torch.device) -> None:
-        """Stop training, and store matrices in the type that passes on the device convert them to.
+        """Stop training, and store matrices in the compute type of the device.
 
         Results do not change, since autocast would round the matrices in every pass. Embeddings and
         norms stay as they are, and so does a head that is tied to the embedding.
         """
         self.requires_grad_(False)
-        dtype, embedding = self._dtype_of_passes(device), self.llm.get_input_embeddings()
+        dtype, embedding = self._resolved_dtype(device), self.llm.get_input_embeddings()
         if dtype == torch.float32:
             return
         for module in self.modules():
             if isinstance(module, nn.Linear) and module.weight is not embedding.weight:
                 module.to(dtype)
 
-    def _dtype_of_passes(self, device: torch.device) -> torch.dtype:
-        return getattr(torch, dtype_of_passes(self.compute_dtype, on_gpu=device.type != "cpu"))
+    def _resolved_dtype(self, device: torch.device) -> torch.dtype:
+        return getattr(
+            torch, resolve_compute_dtype(self.compute_dtype, on_gpu=device.type != "cpu")
+        )
 
     def shard(self, device: torch.device) -> None:
         """Shard the parameters over the learners."""

@@ -90,7 +90,7 @@ class PolicyReplica(VersionedEngine):
     async def check_health(self) -> None:
         """Wait for a reply of the engine; called by Serve."""
         try:
-            await self._engine.ping()
+            await self._engine.check_health()
         except EngineDiedError:
             self._exit()
             raise

@@ -48,10 +48,10 @@ class Engine(Protocol):
     async def sleep(self) -> None:
         """Finish running requests, hold new ones, and free the GPU memory; weights may be kept."""
 
-    async def wake(self) -> None:
+    async def wake_up(self) -> None:
         """Allocate the GPU memory again, with the weights from before `sleep`."""
 
-    async def ping(self) -> None:
+    async def check_health(self) -> None:
         """Wait for a reply from the engine's own loop, which replies between two steps."""
 
     def shutdown(self) -> None:
@@ -64,7 +64,7 @@ class EngineModule(Protocol):
     It imports the engine's library only in `start`, because the main process imports the module.
     """
 
-    def environment(self, server: PolicyServerSettings) -> dict[str, str]:
+    def env_vars(self, server: PolicyServerSettings) -> dict[str, str]:
         """Return environment variables for a replica's process."""
 
     def start(

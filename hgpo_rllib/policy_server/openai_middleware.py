@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from hgpo_rllib.policy_server.supervisor import DRAIN
+from hgpo_rllib.policy_server.supervisor import DRAIN_SIGNAL
 
 
 def has_key(headers: Headers, key: str) -> bool:
@@ -51,8 +51,8 @@ class OpenAIPathsAndMetrics(OpenAIPathsOnly):
     metrics = True
 
 
-class Drain:
-    """Middleware of vLLM's server that drains it: after `DRAIN` it exits when requests are done.
+class DrainMiddleware:
+    """Middleware of vLLM's server that drains it: it exits after `DRAIN_SIGNAL` and all requests.
 
     New requests get status 503. vLLM's own ``--shutdown-timeout`` returns 500 for them, and for
     requests that it has accepted but not tokenized yet.
@@ -66,7 +66,7 @@ class Drain:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
         if scope["type"] == "lifespan":  # sent at startup, in the running event loop
-            asyncio.get_running_loop().add_signal_handler(DRAIN, self._drain)
+            asyncio.get_running_loop().add_signal_handler(DRAIN_SIGNAL, self._drain)
             await self.app(scope, receive, send)
         elif self._draining:
             headers = {"Connection": "close"}

@@ -25,7 +25,7 @@ from hgpo_rllib.policy_server.openai_server import (
 )
 
 LOOPBACK = "127.0.0.1"
-OF_CONNECTION = {"connection", "keep-alive", "transfer-encoding", "host", "content-length"}
+HOP_BY_HOP_HEADERS = {"connection", "keep-alive", "transfer-encoding", "host", "content-length"}
 """Headers of one connection, which are not forwarded."""
 
 
@@ -61,7 +61,7 @@ class OpenAIReplica:
 
     async def __call__(self, request: Request) -> StreamingResponse:
         """Forward a request to the server, and its response as it arrives; called by Serve."""
-        headers = [(k, v) for k, v in request.headers.items() if k not in OF_CONNECTION]
+        headers = [(k, v) for k, v in request.headers.items() if k not in HOP_BY_HOP_HEADERS]
         forwarded = self._client.build_request(
             request.method,
             httpx.URL(path=request.url.path, query=request.url.query.encode() or None),
@@ -69,7 +69,7 @@ class OpenAIReplica:
             content=await request.body(),
         )
         response = await self._client.send(forwarded, stream=True)
-        headers = [(k, v) for k, v in response.headers.items() if k not in OF_CONNECTION]
+        headers = [(k, v) for k, v in response.headers.items() if k not in HOP_BY_HOP_HEADERS]
         return StreamingResponse(_body(response), response.status_code, dict(headers))
 
     async def check_health(self) -> None:

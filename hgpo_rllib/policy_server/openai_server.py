@@ -136,7 +136,7 @@ def prepare_server(
     check_device(config.policy_server, vllm_is_for_cpu())
     write_tokenizer(str(config.model.model_path), Path(folder))
     arguments = server_arguments(config, endpoint, folder)
-    return arguments, server_environment(config, endpoint.key, folder)
+    return arguments, server_env_vars(config, endpoint.key, folder)
 
 
 def check_device(server: PolicyServerSettings, for_cpu: bool) -> None:
@@ -176,7 +176,10 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
         # compiles all grammars with the library of the first request. Which grammars it rejects
         # would depend on the order of requests.
         "structured_outputs_config": json.dumps({"backend": "xgrammar"}),
-        "middleware": [f"{MIDDLEWARE}.Drain", PATHS_AND_METRICS if endpoint.metrics else PATHS],
+        "middleware": [
+            f"{MIDDLEWARE}.DrainMiddleware",
+            PATHS_AND_METRICS if endpoint.metrics else PATHS,
+        ],
     }
 
 
@@ -203,11 +206,11 @@ def option(name: str, value: Any) -> list[str]:
     return [f"--{name}={one}" for one in values]
 
 
-def server_environment(config: RunConfig, key: str | None, folder: str) -> dict[str, str]:
+def server_env_vars(config: RunConfig, key: str | None, folder: str) -> dict[str, str]:
     """Return the server's environment. It holds the key, as `ps` shows command-line arguments."""
     ours = (KEY_VARIABLE, "VLLM_API_KEY")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    environment |= vllm_settings.environment(config.policy_server)
+    environment |= vllm_settings.env_vars(config.policy_server)
     # vLLM's processes communicate over TCP, by default on the address of a network interface.
     environment |= {"VLLM_HOST_IP": "127.0.0.1", "HF_HUB_DISABLE_TELEMETRY": "1"}
     environment |= {

@@ -25,9 +25,9 @@ logger = logging.getLogger(__name__)
 
 # Errors of calls whose actor or node was lost. Ray raises `OutOfMemoryError` for an actor that its
 # memory monitor killed.
-ACTOR_LOST = (RayActorError, OutOfMemoryError, ObjectLostError)
+ACTOR_LOST_ERRORS = (RayActorError, OutOfMemoryError, ObjectLostError)
 # The same for requests. Serve raises `DeploymentUnavailableError` when replicas do not start.
-LOST = (*ACTOR_LOST, EngineDiedError, DeploymentUnavailableError)
+RETRYABLE_ERRORS = (*ACTOR_LOST_ERRORS, EngineDiedError, DeploymentUnavailableError)
 RETRY_INTERVAL_S = 1.0  # before a retry
 POLL_INTERVAL_S = 5.0  # between counts of running replicas
 Responses = list[Generation | RequestFailedError]
@@ -92,7 +92,7 @@ class Replicas:
                             "none is running; start a node with enough resources for one",
                         )
                 responses = request.result()
-            except LOST as error:
+            except RETRYABLE_ERRORS as error:
                 self._warn(error)
                 lost_since = lost_since or time.monotonic()
                 check(lost_since, describe(error))

@@ -14,7 +14,7 @@ from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
 from hgpo_rllib.policy_server.engine import find_engine
-from hgpo_rllib.policy_server.replicas import LOST, describe
+from hgpo_rllib.policy_server.replicas import RETRYABLE_ERRORS, describe
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.model import ModelSettings
 from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS, PolicyServerSettings
@@ -80,7 +80,7 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
         """
         # By default, `results` raises at the first error, before the other engines sleep.
         for result in self._handle.broadcast("sleep").results(return_exceptions=True):
-            if isinstance(result, LOST):
+            if isinstance(result, RETRYABLE_ERRORS):
                 logger.warning(
                     "policy server: %s while the engines went to sleep", describe(result)
                 )
@@ -93,13 +93,13 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
         ray.kill(self._owner)
 
     def __exit__(self, *_: Any) -> None:
-        """Stop it."""
+        """Stop the replicas."""
         self.stop()
 
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
     """Return Serve's deployment options: number of replicas, their resources, request router."""
-    variables = find_engine(ENGINES[server.engine]).environment(server)
+    variables = find_engine(ENGINES[server.engine]).env_vars(server)
     options: dict[str, Any] = {
         "num_replicas": server.num_replicas,
         "ray_actor_options": actor_options(replica_resources(server))

@@ -2,8 +2,8 @@
 
 ``python -m hgpo_rllib.policy_server.supervisor FOLDER COMMAND…`` exits with the command and deletes
 FOLDER. It kills the command and all its processes when standard input ends: the kernel closes that
-pipe when the process at the other end exits for any reason. On SIGTERM it sends `DRAIN` to the
-command, which lets running requests finish.
+pipe when the process at the other end exits for any reason. On SIGTERM it sends `DRAIN_SIGNAL` to
+the command, which lets running requests finish.
 
 If the supervisor itself is killed, `die_with_parent` ends the command.
 """
@@ -21,7 +21,7 @@ from types import FrameType
 
 from hgpo_rllib.policy_server.parent_death import die_with_parent
 
-DRAIN = signal.SIGUSR1
+DRAIN_SIGNAL = signal.SIGUSR1
 """Signal to drain the server. vLLM's handlers of SIGINT and SIGTERM keep accepting requests."""
 
 
@@ -35,7 +35,7 @@ def supervise(command: list[str], folder: Path) -> int:
     )
 
     def drain(number: int, frame: FrameType | None) -> None:
-        process.send_signal(DRAIN)
+        process.send_signal(DRAIN_SIGNAL)
 
     signal.signal(signal.SIGTERM, drain)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C

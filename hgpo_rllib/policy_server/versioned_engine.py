@@ -60,7 +60,7 @@ class VersionedEngine:
     async def _wake(self) -> None:
         async with self._waking:  # requests that arrive together wait for the first one's call
             if self._asleep:
-                await self._engine.wake()
+                await self._engine.wake_up()
                 self._asleep = False
 
     async def _answer(self, prompt: Prompt, sampling: Sampling) -> Generation | RequestFailedError:

@@ -49,7 +49,7 @@ from hgpo_rllib.settings.policy_server import UpdateMode
 
 ADAPTERS = "policy"  # name of the LoRA adapters in vLLM
 LEARNER_TIMEOUT_S = 600  # for a call of the learner, which first serves other replicas
-UNNAMED = "default"  # vLLM's version name of the weights that an engine starts with
+VLLM_INITIAL_VERSION = "default"  # vLLM's version name of the weights that an engine starts with
 
 
 @contextmanager
@@ -172,11 +172,11 @@ class VLLMEngine(Engine):
         with _engine_died():
             await self._vllm.sleep(level=1, mode="wait")
 
-    async def wake(self) -> None:
+    async def wake_up(self) -> None:
         with _engine_died():
             await self._vllm.wake_up()
 
-    async def ping(self) -> None:
+    async def check_health(self) -> None:
         with _engine_died():
             await self._vllm.get_weight_version()
 
@@ -206,7 +206,7 @@ def generation(output: CompletionOutput, engine_s: float) -> Generation:
         step[token].logprob for token, step in zip(output.token_ids, output.logprobs, strict=True)
     ]
     # vLLM records versions per token, as an update may arrive during the request.
-    names = {UNNAMED: STARTING_WEIGHTS.version}
+    names = {VLLM_INITIAL_VERSION: STARTING_WEIGHTS.version}
     versions = tuple(
         (names.get(part.version, part.version), part.end - part.start)
         for part in output.weight_versions

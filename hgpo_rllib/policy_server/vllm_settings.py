@@ -57,7 +57,7 @@ def engine_arguments(
     return arguments
 
 
-def environment(server: PolicyServerSettings) -> dict[str, str]:
+def env_vars(server: PolicyServerSettings) -> dict[str, str]:
     """See `EngineModule`. `hgpo serve` uses the same variables."""
     variables = {"VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
     if server.weight_transport == "ipc":  # CUDA's handles are pickled; from the learner alone

@@ -98,7 +98,7 @@ def _set(
         "run": run.path.name,
         "iteration": iteration,
         "split": str(episodes[0].get("split") or ""),
-        # Advantage of full color: a quantile, since outliers would fade the rest.
+        # Advantage of full color: a quantile, as one outlier would make all others pale.
         "scale": float(np.quantile(sizes, FULL_COLOR, method="lower")) if sizes else 0.0,
         "total": len(episodes),
         "total_groups": len(by_group),

@@ -58,6 +58,11 @@ EVALUATED_STEPS = _typed("int64", "seed place") | _STEP | _typed("float64", "pro
 
 
 def read_object(file: Path) -> Row:
+    """Return the JSON object of a file.
+
+    Raises:
+        ResultsError: the file cannot be read or has no JSON object.
+    """
     try:
         value = read_json(file)
     except (OSError, ValueError) as error:
@@ -68,6 +73,11 @@ def read_object(file: Path) -> Row:
 
 
 def read_episodes(file: Path, expected: str) -> list[Row]:
+    """Return the episodes of a file with the format `expected`.
+
+    Raises:
+        ResultsError: an episode has another format, or no steps.
+    """
     rows = list(read_jsonl(file))
     for row in rows:
         if row.get("format") != expected:
@@ -80,6 +90,11 @@ def read_episodes(file: Path, expected: str) -> list[Row]:
 def episode_frames(
     rows: Sequence[Row], keys: Sequence[str], columns: Columns, step_columns: Columns, source: Path
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return frames of episodes and of their steps, which also have the columns `keys`.
+
+    Raises:
+        ResultsError: a value has another type than its column.
+    """
     episodes, steps = [], []
     for row in rows:
         recorded = row["steps"]

@@ -298,8 +298,9 @@ def _newest(rows: Sequence[Row], columns: Columns, file: Path) -> pd.DataFrame:
 
 
 def _changes(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Return the evaluation before training and the last one after it; the errors of their
-    difference assume independence.
+    """Return the evaluation before training and the last one of a later iteration.
+
+    The errors of their difference assume independence.
     """
     cells = pd.MultiIndex.from_frame(rows[by].drop_duplicates())
     before, after = (

@@ -11,12 +11,17 @@ from ray.exceptions import RayError, RayTaskError
 from ray.rllib.env.env_runner import EnvRunner
 
 from hgpo_rllib.errors import RunStoppedError
-from hgpo_rllib.policy_server.replicas import ACTOR_LOST, POLL_INTERVAL_S, Replicas, describe
+from hgpo_rllib.policy_server.replicas import (
+    ACTOR_LOST_ERRORS,
+    POLL_INTERVAL_S,
+    RETRY_INTERVAL_S,
+    Replicas,
+    describe,
+)
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import Group, PlayedGroup
 
 logger = logging.getLogger(__name__)
-PAUSE_S = 1.0  # before a lost actor gets a group again: Ray restarts it
 
 
 def own_handle(runner: EnvRunner) -> ActorHandle:
@@ -65,7 +70,7 @@ class RunnerActors:
             actor = await self._ready.get()
             try:
                 played = await self._request(actor, weights(), group)
-            except ACTOR_LOST as error:  # the actor, or the object with its result
+            except ACTOR_LOST_ERRORS as error:  # the actor, or the object with its result
                 self._on_lost(actor, error)
                 continue
             except BaseException:  # the actor can still play other groups
@@ -104,4 +109,5 @@ class RunnerActors:
                     f"all env runners have been lost for {self._replicas.max_outage_s:g} s "
                     f"(policy_server.max_outage_s): {describe(error)}"
                 )
-        asyncio.get_running_loop().call_later(PAUSE_S, self._ready.put_nowait, actor)
+        # Ray restarts the actor in the meantime.
+        asyncio.get_running_loop().call_later(RETRY_INTERVAL_S, self._ready.put_nowait, actor)

@@ -36,8 +36,7 @@ NEUTRAL: dict[str, Any] = {
     "frequency_penalty": 0,
     "logprobs": False,
 }
-"""Values of fields that are accepted because they do not change the sampling distribution, on which
-the run's settings decide."""
+"""Fields that are accepted only with these values: the run's settings determine the sampling."""
 
 
 class Body(BaseModel):

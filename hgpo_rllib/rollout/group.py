@@ -14,7 +14,7 @@ from hgpo_rllib.agent import Agent, AgentFactory
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
-from hgpo_rllib.rollout.trajectory import LostEpisode, Step, Trajectory
+from hgpo_rllib.rollout.trajectory import EarlierTrial, Step, Trajectory
 
 logger = logging.getLogger(__name__)
 FAILURES = (
@@ -61,7 +61,7 @@ RequestFailedError if a request to the model failed."""
 
 
 @dataclass(eq=False)
-class Rollout:
+class GroupPlayer:
     """Plays members of groups."""
 
     play: PlayMember
@@ -72,7 +72,7 @@ class Rollout:
     failures: Counter[str] = field(default_factory=Counter)
     """Failure counts by the names in `FAILURES`."""
 
-    async def group(self, group: Group) -> PlayedGroup:
+    async def play_group(self, group: Group) -> PlayedGroup:
         """Play all members of a group concurrently.
 
         There are no trajectories if fewer than two members finished (fewer than one if the group
@@ -81,14 +81,14 @@ class Rollout:
         Raises:
             RunStoppedError: the policy server does not respond.
         """
-        members = [self.member(group.task, group.name, index) for index in range(group.size)]
+        members = [self.play_member(group.task, group.name, index) for index in range(group.size)]
         played = [trajectory for trajectory in await gather(members) if trajectory is not None]
         if len(played) < min(2, group.size):
             self.failures["lost_groups"] += 1
             played = []
         return PlayedGroup(played, self.failures)
 
-    async def member(self, task: int, group: str, index: int) -> Trajectory | None:
+    async def play_member(self, task: int, group: str, index: int) -> Trajectory | None:
         """Play one task with one member; return None if all attempts failed."""
         async with self.slots:
             for attempt in range(self.max_attempts):
@@ -139,7 +139,7 @@ async def play_in_pool(
     """
     async with pool.lend() as env:
         observation, info = await pool.call(env.reset, seed=task)
-        agent, earlier = make_agent(info, group, name), list[LostEpisode]()
+        agent, earlier = make_agent(info, group, name), list[EarlierTrial]()
         while True:
             trajectory = await play_episode(env, pool, agent, observation, info)
             if trajectory.won:
@@ -147,7 +147,7 @@ async def play_in_pool(
             reflection = await agent.reflect(trajectory.steps[-1].observation)
             if reflection is None:
                 break
-            earlier.append(LostEpisode(trajectory, reflection))
+            earlier.append(EarlierTrial(trajectory, reflection))
             observation, info = await pool.call(env.reset, seed=task)
     return replace(trajectory, earlier=tuple(earlier))
 

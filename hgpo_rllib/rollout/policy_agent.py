@@ -44,7 +44,7 @@ class PolicyAgent(ModelAgent):
         )
         request_s = time.perf_counter() - start
         response_ids = response.token_ids.tolist()
-        completion = self._renderer.text(response_ids)
+        completion = self._renderer.decode(response_ids)
         parsed = self._renderer.parse(completion, admissible_actions)
         restrictions = None
         if self._grammars and grammar:

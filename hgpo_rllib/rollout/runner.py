@@ -50,9 +50,9 @@ from hgpo_rllib.rollout.gateway import Gateway, listen
 from hgpo_rllib.rollout.group import (
     FAILURES,
     Group,
+    GroupPlayer,
     PlayedGroup,
     PlayMember,
-    Rollout,
     gather,
     merge_groups,
     play_in_pool,
@@ -222,7 +222,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             gateway = await self._open_gateway()
             make_session = partial(self._make_session, client, group.temperature)
             play = partial(play_session, gateway.sessions, make_session, pool)
-        return await Rollout(play, self.config.max_attempts, slots).group(group)
+        return await GroupPlayer(play, self.config.max_attempts, slots).play_group(group)
 
     async def _open_gateway(self) -> Gateway:
         """Return the gateway; the first call starts it."""
@@ -301,7 +301,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         """Replicas of the policy server."""
         return Replicas.of(self.config.serve_app, self.config.max_outage_s)
 
-    def ask(
+    def generate(
         self, prompts: Sequence[Prompt], sampling: Sampling, weights: WeightTag
     ) -> list[Generation | RequestFailedError]:
         """Return the policy server's responses to prompts outside of episodes."""

@@ -157,7 +157,7 @@ class Session:
         if not self._ended.done():
             self._ended.set_exception(error)
 
-    async def played(self, timeout_s: float) -> Trajectory:
+    async def wait_until_ended(self, timeout_s: float) -> Trajectory:
         """Wait for the end and return the trajectory.
 
         Raises:
@@ -219,7 +219,7 @@ class Session:
         start = time.perf_counter()
         prompt = Prompt(prompt_ids, response_seed(self._key, number), self._group)
         response = await self._policy.generate(prompt)
-        completion = self._renderer.text(response.token_ids.tolist())
+        completion = self._renderer.decode(response.token_ids.tolist())
         turn = sampled_turn(anchor, completion.strip(), completion, prompt_ids, response)
         return replace(turn, request_s=time.perf_counter() - start)
 
@@ -263,7 +263,7 @@ class Sessions:
         self._offered.put_nowait(session)
         try:
             await session.claimed
-            return await session.played(self._timeout_s)
+            return await session.wait_until_ended(self._timeout_s)
         finally:
             session.claimed.cancel()  # does nothing if a client has it
             self._claimed.pop(session.id, None)

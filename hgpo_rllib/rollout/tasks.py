@@ -19,7 +19,7 @@ class TaskOrder:
     """
 
     def __init__(self, num_tasks: int, seed: int):
-        """See the class."""
+        """Create the order of tasks 0 to `num_tasks` - 1."""
         self.num_tasks = num_tasks
         self.seed = seed
         self.rates: dict[str, float] = {}

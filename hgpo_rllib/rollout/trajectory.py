@@ -34,7 +34,7 @@ class Trajectory:
     """Name of the group, unique in a run. Its members play the same task and are compared."""
     member: int = 0
     """Number of the member in its group; numbers of discarded members are missing."""
-    earlier: tuple["LostEpisode", ...] = ()
+    earlier: tuple["EarlierTrial", ...] = ()
     """Lost episodes of the same task that the agent played before this one."""
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ def have_equal_returns(group: Sequence[Trajectory]) -> bool:
 
 
 @dataclass(frozen=True)
-class LostEpisode:
+class EarlierTrial:
     """A lost episode and the agent's reflection on it."""
 
     trajectory: Trajectory

@@ -18,8 +18,8 @@ from hgpo_rllib.environments.checks import make_environment
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run.checkpoint_files import checksum
 from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.folders import checksum
 from hgpo_rllib.run.inputs import MODEL_FILES, WEIGHTS
 from hgpo_rllib.section import Section
 
@@ -46,7 +46,7 @@ class Start(Section):
     """Commit of the code; None if git finds none."""
 
 
-def check_changes(directory: RunDirectory, config: RunConfig, console: TrainingConsole) -> None:
+def record_start(directory: RunDirectory, config: RunConfig, console: TrainingConsole) -> None:
     """Print which settings changed since the run was last started, and record the current ones.
 
     Raises:
@@ -87,7 +87,7 @@ def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | No
     fixed = list(FIXED)
     change = changes.get("algorithm.estimator", "")
     if any(f'"{name}"' in change for name in CRITIC_OUTPUTS):
-        fixed.append("algorithm.estimator")  # their critics have more outputs
+        fixed.append("algorithm.estimator")  # needs a critic with other outputs
     for key in fixed:
         if key in changes:
             return f"{key} changed: {changes[key]}"

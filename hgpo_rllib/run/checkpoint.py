@@ -4,12 +4,12 @@ from pathlib import Path
 
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.run.checkpoint_files import MANIFEST, DamagedFolderError, check_folder
 from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.folders import MANIFEST, DamagedFolderError, check_folder
 from hgpo_rllib.run.inputs import check_model
 
 
-def find_policy(checkpoint: str, overrides: list[str]) -> RunConfig:
+def load_policy_config(checkpoint: str, overrides: list[str]) -> RunConfig:
     """Return settings whose `model.model_path` is the policy `checkpoint`.
 
     Args:

@@ -13,7 +13,7 @@ from typing import Any
 from hgpo_rllib.config import RunConfig, load_config, save_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import read_jsonl, write_jsonl
-from hgpo_rllib.run.folders import previous, write_folder
+from hgpo_rllib.run.checkpoint_files import previous, write_folder
 from hgpo_rllib.run.lock import locked
 
 _EPISODES = "iteration_{}.jsonl.gz"

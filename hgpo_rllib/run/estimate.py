@@ -9,11 +9,11 @@ token forward, 4 backward) and attention.
 import math
 from dataclasses import dataclass
 
-from hgpo_rllib.advantages.estimators import TEACHERS, VALUES_OF_TOKENS
+from hgpo_rllib.advantages.estimators import NEEDS_TOKEN_VALUES, TEACHERS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.placement import processes_by_gpu
 from hgpo_rllib.run.model_size import BYTES, ModelSize
-from hgpo_rllib.settings.learner import Dtype, dtype_of_passes
+from hgpo_rllib.settings.learner import Dtype, resolve_compute_dtype
 from hgpo_rllib.settings.policy_server import GPU_TRANSPORTS
 
 LEARNER_BYTES = 4  # the learner's weights, gradients and moments are float32
@@ -132,7 +132,9 @@ def checkpoint_bytes(config: RunConfig, model: ModelSize) -> int:
 
 def compute_dtype(config: RunConfig) -> Dtype:
     """Return the data type of the learner's passes."""
-    return dtype_of_passes(config.learner.compute_dtype, on_gpu=config.cluster.learner_gpus > 0)
+    return resolve_compute_dtype(
+        config.learner.compute_dtype, on_gpu=config.cluster.learner_gpus > 0
+    )
 
 
 def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
@@ -170,7 +172,7 @@ def _critic(config: RunConfig, model: ModelSize) -> ModelSize | None:
 
 
 def _values_of_tokens(config: RunConfig) -> bool:
-    return config.algorithm.estimator in VALUES_OF_TOKENS
+    return config.algorithm.estimator in NEEDS_TOKEN_VALUES
 
 
 def _stored(config: RunConfig, model: ModelSize) -> dict[str, int]:

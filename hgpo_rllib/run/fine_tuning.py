@@ -29,7 +29,7 @@ from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import adapter_config, add_lora, base_state, merged_state
 from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
-from hgpo_rllib.settings.learner import dtype_of_passes
+from hgpo_rllib.settings.learner import resolve_compute_dtype
 
 NO_LOSS = -100  # label of tokens without loss in transformers
 HELD_OUT = 0.05
@@ -178,7 +178,7 @@ def fine_tune(
         save_steps=0.1,  # shares of all steps
         save_total_limit=1,
         logging_steps=0.01,
-        bf16=dtype_of_passes(config.learner.compute_dtype, on_gpu) == "bfloat16",
+        bf16=resolve_compute_dtype(config.learner.compute_dtype, on_gpu) == "bfloat16",
         use_cpu=not on_gpu,
         gradient_checkpointing=on_gpu,
         gradient_checkpointing_kwargs={"use_reentrant": False},  # as torch recommends

@@ -43,7 +43,7 @@ def check_inputs(config: RunConfig) -> None:
 
         listen(config.rollout.gateway_host, config.rollout.gateway_port)[1].close()
     check_trackers(config.tracking.trackers)
-    check_folders(config)
+    check_writable(config)
     check_files(config, look_up=True)
     if config.policy_server.engine == "vllm":
         from hgpo_rllib.policy_server import openai_server  # imports Ray
@@ -57,7 +57,7 @@ def existing_folder(path: str) -> Path:
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 
-def check_folders(config: RunConfig) -> None:
+def check_writable(config: RunConfig) -> None:
     """Raise ConfigError if runs or generated data cannot be written."""
     for name in ("output", "cache"):
         folder = existing_folder(getattr(config, name))

@@ -6,7 +6,7 @@ from ray.serve import Application
 
 from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.openai_replica import OpenAIReplica
-from hgpo_rllib.run.checkpoint import find_policy
+from hgpo_rllib.run.checkpoint import load_policy_config
 
 
 class Arguments(BaseModel):
@@ -28,7 +28,7 @@ def application(arguments: Arguments) -> Application:
     Raises:
         ConfigError: the policy does not exist or is damaged, or an override is invalid.
     """
-    config = find_policy(arguments.checkpoint, arguments.overrides).without_learners()
+    config = load_policy_config(arguments.checkpoint, arguments.overrides).without_learners()
     deployment = serve.deployment(
         OpenAIReplica,
         name="policy",

@@ -33,9 +33,9 @@ from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.trainer import prepare_inputs
-from hgpo_rllib.run.trial import ERROR, ITERATION, LOG, SUCCESS, RunTrial, report, why_failed
+from hgpo_rllib.run.trial import ERROR, ITERATION, LOG, SUCCESS, RunTrainable, report, why_failed
 
-TUNE_ENVIRONMENT = {
+TUNE_ENV_VARS = {
     "RAY_AIR_NEW_OUTPUT": "0",  # the new output prints tables even with verbose=0
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # keep the working directory, for relative paths of a config
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # a trial writes a run directory instead
@@ -77,7 +77,7 @@ def _run_trials(
     on_finished: OnFinished | None,
 ) -> None:
     """Start Ray, prepare the inputs of all trials, and run as many at a time as fit."""
-    os.environ.update(TUNE_ENVIRONMENT)
+    os.environ.update(TUNE_ENV_VARS)
     demands = [trial_demand(trial.config.cluster, trial.config.policy_server) for trial in trials]
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder / "tune", ignore_errors=True)
@@ -145,11 +145,11 @@ def _tune(
     configs = [trial.config for trial in sweep.trials]
     tune.Tuner(
         tune.with_resources(
-            RunTrial, lambda space: tune.PlacementGroupFactory(space["trial"]["bundles"])
+            RunTrainable, lambda space: tune.PlacementGroupFactory(space["trial"]["bundles"])
         ),
         param_space={"trial": tune.grid_search(spaces)},
         tune_config=tune.TuneConfig(
-            search_alg=TrialsThatFit(demands),
+            search_alg=ResourceAwareVariantGenerator(demands),
             scheduler=make_scheduler(sweep.scheduler, configs, finished_runs(sweep, folder)),
         ),
         run_config=tune.RunConfig(
@@ -157,12 +157,12 @@ def _tune(
             storage_path=str(folder.absolute()),
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # runs have their own
-            callbacks=[TrialEvents(len(spaces), on_finished)],
+            callbacks=[SweepCallback(len(spaces), on_finished)],
         ),
     ).fit()
 
 
-class TrialsThatFit(BasicVariantGenerator):
+class ResourceAwareVariantGenerator(BasicVariantGenerator):
     """Tune's grid search, which starts a trial only if all its processes fit the cluster.
 
     A trial's policy server is outside of its placement group. Tune alone would start trials on the
@@ -209,7 +209,7 @@ def make_scheduler(
     return scheduler
 
 
-class TrialEvents(tune.Callback):
+class SweepCallback(tune.Callback):
     """Callback in the sweep's main process that reports when trials start and end.
 
     Tune pickles it, so it cannot hold a console.

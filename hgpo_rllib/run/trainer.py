@@ -23,10 +23,10 @@ from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.rollout.records import episode_records
-from hgpo_rllib.run.changes import check_changes
+from hgpo_rllib.run.changes import record_start
+from hgpo_rllib.run.checkpoint_files import newest_intact, write_folder
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
-from hgpo_rllib.run.folders import newest_intact, write_folder
 from hgpo_rllib.run.live_metrics import LiveMetrics
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics, scalars, selection_rate
@@ -60,7 +60,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             f"{config.algorithm.context_length} states of history (anchor: "
             f"{config.algorithm.anchor}), prompts show {config.agent.memory_length} turns"
         )
-        check_changes(directory, config, console)
+        record_start(directory, config, console)
         _run(config, directory, console, resume is not None)
         with console.stage("writing the report"):
             report = write_report([directory.path])

@@ -13,7 +13,7 @@ from env_wrappers.errors import describe_error
 from hgpo_rllib.config import load_config
 from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.reporting.console import TrainingConsole, log_events, stamped
-from hgpo_rllib.run.changes import check_changes
+from hgpo_rllib.run.changes import record_start
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.trainer import Training
@@ -28,7 +28,7 @@ SUCCESS = "held_out_success"
 """Key of a trial's report to Tune: success rate over all splits in its latest evaluation."""
 
 
-class RunTrial(tune.Trainable):
+class RunTrainable(tune.Trainable):
     """Tune trainable that trains the run of a run directory, from its checkpoint if there is one.
 
     A Tune step consists of the iterations up to and including the next evaluation, after which a
@@ -50,7 +50,7 @@ class RunTrial(tune.Trainable):
         transformers_logging.set_verbosity_error()
         run = load_config(self._path / "config.yaml", [])
         directory = RunDirectory(self._path)
-        check_changes(directory, run, console)
+        record_start(directory, run, console)
         with console.stage("starting the policy server and the learner"), console.phase("start"):
             self._training = Training(run, directory, console, serve_prefix)
         self._evaluations = self._training.run(directory.has_state())

@@ -1,1 +1,1 @@
-"""One module per section of a run file. `hgpo_rllib.config` puts them together."""
+"""The sections of a run file. `hgpo_rllib.config` puts them together."""

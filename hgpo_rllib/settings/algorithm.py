@@ -9,10 +9,10 @@ from hgpo_rllib.advantages import EstimatorSettings, find_estimator
 from hgpo_rllib.advantages.estimators import (
     HIPER,
     NEEDS_CRITIC,
+    NEEDS_TOKEN_VALUES,
     STRATA,
     STRATEGY,
     TEACHERS,
-    VALUES_OF_TOKENS,
     WITHOUT_GROUPS,
 )
 from hgpo_rllib.advantages.groups import Contexts, Normalize
@@ -101,7 +101,7 @@ def check_critic(algorithm: AlgorithmSettings, learner: LearnerSettings) -> None
             f"{reads_values[0]} needs a critic: set learner.critic=head or learner.critic=separate"
         )
     by_role = algorithm.role_estimators.values()
-    if by_role and (per_token := {*VALUES_OF_TOKENS, "gear"}.intersection(named.values())):
+    if by_role and (per_token := {*NEEDS_TOKEN_VALUES, "gear"}.intersection(named.values())):
         raise ValueError(
             f"algorithm.role_estimators: {min(per_token)} has advantages of tokens, not of roles: "
             "set algorithm.role_estimators={} or other estimators"

@@ -174,7 +174,7 @@ def tokens_at_once(vocabulary: int) -> int:
     return max(1, LOGITS_AT_ONCE // vocabulary)
 
 
-def dtype_of_passes(choice: ComputeDtype, on_gpu: bool) -> Dtype:
+def resolve_compute_dtype(choice: ComputeDtype, on_gpu: bool) -> Dtype:
     """Return the data type of passes with `LearnerSettings.compute_dtype`, ``auto`` resolved."""
     if choice == "auto":
         return "bfloat16" if on_gpu else "float32"

@@ -66,12 +66,12 @@ class RecordingEngine(Engine):
         """See `Engine`."""
         record_event("sleep")
 
-    async def wake(self) -> None:
+    async def wake_up(self) -> None:
         """See `Engine`."""
         record_event("wake")
 
 
-def environment(server: Any) -> dict[str, str]:
+def env_vars(server: Any) -> dict[str, str]:
     """See `EngineModule`."""
     return {}
 

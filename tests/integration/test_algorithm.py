@@ -43,7 +43,7 @@ def step_logp(algorithm: HGPO, trajectories: list[Trajectory]) -> list[np.ndarra
     """Return the learner's log-probabilities of all responses, by step."""
     learner = algorithm.learner_group._learner
     return [
-        learner.score_tokens(turn.prompt_ids, turn.response_ids)
+        learner.response_logp(turn.prompt_ids, turn.response_ids)
         for trajectory in trajectories
         for turn in trajectory.turns
     ]
@@ -109,18 +109,18 @@ def test_grammars_permit_only_tokens_of_the_tokenizer(algorithm: HGPO) -> None:
         saved = embedding[tokens].clone()
         embedding[tokens] = 2 * embedding[turn.response_ids[0]]
     try:
-        policy.weights_changed()
+        policy.mark_weights_changed()
         weights = sync(algorithm)
         prompts = [
             Prompt(turn.prompt_ids.tolist(), seed, grammar=grammar)
             for grammar in (None, action_grammar(actions))
             for seed in range(8)
         ]
-        responses = runner.ask(prompts, runner.sampling(1.0), weights)
+        responses = runner.generate(prompts, runner.sampling(1.0), weights)
     finally:
         with torch.no_grad():
             embedding[tokens] = saved
-        policy.weights_changed()
+        policy.mark_weights_changed()
         sync(algorithm)
     largest = [int(response.token_ids.max()) for response in responses]
     assert set(largest[:8]) == {tokens}, "nothing to exclude: the test would be blind"
@@ -200,7 +200,7 @@ def test_estimators_with_a_teacher(algorithm: HGPO, monkeypatch: pytest.MonkeyPa
         prompt = runner.teacher_prompts(played)[0]
         own = played[0].turns[0].prompt_ids
         np.testing.assert_array_equal(prompt[: len(own)], own)  # the pocket model has no roles
-        added = runner.renderer.text(prompt[len(own) :])
+        added = runner.renderer.decode(prompt[len(own) :])
         assert told in added
         if name != "hcapo":
             plan = recorded_plan(Path(played[0].info["game"]))
@@ -226,7 +226,7 @@ def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
     sampling = Sampling(1.0, max_tokens=16, stop_token_ids=())
     weights = sync(algorithm)
     too_long = Prompt([40] * (algorithm.config.max_prompt_tokens + 4096))
-    refused, answer = algorithm.env_runner.ask([too_long, Prompt(PROMPT)], sampling, weights)
+    refused, answer = algorithm.env_runner.generate([too_long, Prompt(PROMPT)], sampling, weights)
     assert isinstance(refused, RequestFailedError)
     assert "length" in str(refused)
     assert isinstance(answer, Generation)

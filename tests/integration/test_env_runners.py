@@ -88,7 +88,7 @@ def test_new_weights_reach_the_actors_while_they_play(algorithm: HGPO, two: EnvR
     old = runner.weights.version
     runner.sample_ahead(len(TASKS))
     wait_until(lambda: all(prompts_of_actors(runner)), 60)
-    algorithm.learner_group._learner.policy.weights_changed()
+    algorithm.learner_group._learner.policy.mark_weights_changed()
     sync(algorithm, two)
     new = runner.weights.version
     assert new != old

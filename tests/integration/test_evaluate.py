@@ -80,7 +80,7 @@ def play(run: Path, output: Path, model: Model, agent: str, *words: str, **chang
     """Return an evaluation of the run with the shared model."""
     changes = {"games": 2, **changes}
     request = make_request([str(run), *words], agent=agent, output=output, **changes)
-    return evaluate(replace(request, subject=SharedModel(request.config, model)))
+    return evaluate(replace(request, model=SharedModel(request.config, model)))
 
 
 def test_the_same_numbers_in_another_directory(run: Path, tmp_path: Path, model: Model) -> None:

@@ -34,7 +34,7 @@ def test_strategies_are_trained(run_config: RunConfig) -> None:
                 assert written.setdefault(key, strategy.completion) == strategy.completion
                 shown = " ".join(strategy.completion.split())
                 for turn in played.turns:
-                    prompt = algorithm.env_runner.renderer.text(turn.prompt_ids)
+                    prompt = algorithm.env_runner.renderer.decode(turn.prompt_ids)
                     assert turn.prompt_truncated or not shown or f"Strategy: {shown}\n" in prompt
             assert len(written) == 8
             responses = [r for t in scored.trajectories for u in t.turns for r in u.responses]

@@ -50,7 +50,7 @@ def test_a_mixture_trains(run_config: RunConfig, tmp_path: Path) -> None:
             groups: dict[str, set[str]] = {}
             for played in algorithm.last_iteration.scored.trajectories:
                 groups.setdefault(played.group, set()).add(played.info["mixture"]["environment"])
-                prompt = algorithm.env_runner.renderer.text(played.turns[0].prompt_ids)
+                prompt = algorithm.env_runner.renderer.decode(played.turns[0].prompt_ids)
                 is_craft = played.info["mixture"]["environment"] == "textcraft"
                 assert prompt.startswith("Crafting commands:" if is_craft else "Task:")
                 assert len(played) <= (3 if is_craft else 6)

@@ -50,7 +50,7 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
     while runner.prompts_in_flight() == 8 * algorithm.config.group_size:
         assert time.monotonic() < deadline
         time.sleep(0.001)  # until some have a response, so that the engine has all first turns
-    algorithm.learner_group._learner.policy.weights_changed()
+    algorithm.learner_group._learner.policy.mark_weights_changed()
     sync(algorithm)
     new = runner.weights.version
     assert new != old
@@ -141,7 +141,7 @@ def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
         runner.sample_ahead(3)
         finish_groups(runner)
         for _ in range(2):
-            algorithm.learner_group._learner.policy.weights_changed()
+            algorithm.learner_group._learner.policy.mark_weights_changed()
             sync(algorithm)
         old = runner.get_state()["task_position"]
         played = runner.sample(num_groups=2)

@@ -93,8 +93,8 @@ def play(path: str, **chosen: Any) -> Outcome:
         for name in ("value", "value_target"):  # read by a critic only
             columns[name] = torch.randn(len(columns["advantage"]), generator=generator)
         learner._update({DEFAULT_MODULE_ID: columns})
-        learner.policy.weights_changed()
-        learner.score_tokens(np.arange(1, 5), np.arange(5, 8))  # like the check after an update
+        learner.policy.mark_weights_changed()
+        learner.response_logp(np.arange(1, 5), np.arange(5, 8))  # like the check after an update
     if learner._settings.shard_parameters and learner._reference is not None:
         assert all(isinstance(p, DTensor) for p in learner._reference.parameters())
     if learner._settings.critic != "none":

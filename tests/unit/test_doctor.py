@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hgpo_rllib.cli.doctor import SMALL
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import RunConfig, load_config, parse_config
-from hgpo_rllib.doctor import GIB, machine_checks, short
+from hgpo_rllib.doctor import GIB, machine_checks, short_run_config
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import find_size
 from tests.paths import ROOT
@@ -107,7 +107,7 @@ def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["alfworld_pocket", "alfworld_pocket_strata"])
 def test_the_settings_of_the_short_run_are_valid(name: str) -> None:
     """The shortened settings stay valid, also for strategies, which need two members each."""
-    parse_config(short(load_config(QWEN.with_name(f"{name}.yaml"), [])).model_dump())
+    parse_config(short_run_config(load_config(QWEN.with_name(f"{name}.yaml"), [])).model_dump())
 
 
 @pytest.mark.parametrize("name", ["alfworld_pocket", "webshop_pocket", "textcraft_pocket"])

@@ -16,7 +16,9 @@ PROBE = np.array([5, 6], np.int32)
 
 def check(monkeypatch: pytest.MonkeyPatch, answer: Any, learner: list[float], limit: Any) -> float:
     config = SimpleNamespace(max_response_tokens=3, temperature=1.0, max_logp_gap=limit)
-    runner: Any = SimpleNamespace(config=config, weights=STARTING_WEIGHTS, ask=lambda *_: [answer])
+    runner: Any = SimpleNamespace(
+        config=config, weights=STARTING_WEIGHTS, generate=lambda *_: [answer]
+    )
     monkeypatch.setattr(served_policy, "on_learners", lambda *_: np.array(learner))
     return check_served_policy(runner, SimpleNamespace(), PROBE)  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
-from hgpo_rllib.agent.parsing import is_offered
+from hgpo_rllib.agent.parsing import is_admissible
 from hgpo_rllib.agent.templates import SEPARATOR
 from hgpo_rllib.jsonl import Row
 from hgpo_rllib.play.episodes import PLACE, VALUES, marks_of, thought_of
@@ -193,4 +193,4 @@ def _actions(step: Row) -> list[tuple[str, str, str, bool]]:
     shares, offered = step.get("shares", {}), step.get("offered", [])
     listed = [a for a in offered if a not in shares and a not in (ANY_ACTION, ANY_SEARCH)]
     actions = [*shares, *listed]
-    return [(a, plain(a), f"{shares.get(a, 0):.0%}", is_offered(a, offered)) for a in actions]
+    return [(a, plain(a), f"{shares.get(a, 0):.0%}", is_admissible(a, offered)) for a in actions]

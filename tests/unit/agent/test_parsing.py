@@ -6,7 +6,7 @@ from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
 from hgpo_rllib.agent.parsing import (
     ParsedAction,
     find_thought,
-    is_offered,
+    is_admissible,
     parse_completion,
 )
 from hgpo_rllib.agent.templates import thought
@@ -93,9 +93,9 @@ class TestParsing:
     )
     def test_an_offered_search_is_any_search(self, action: str, offered: bool) -> None:
         """If searches are offered, any non-empty search counts as offered."""
-        assert is_offered(action, ["look", ANY_SEARCH]) is offered
-        assert is_offered(action, ["look"]) is (action == "look")
-        assert is_offered(action, [ANY_ACTION])
+        assert is_admissible(action, ["look", ANY_SEARCH]) is offered
+        assert is_admissible(action, ["look"]) is (action == "look")
+        assert is_admissible(action, [ANY_ACTION])
 
     def test_validity_is_a_bool(self) -> None:
         """`is_valid` is a bool, never a match object, as it becomes an array of bools later."""

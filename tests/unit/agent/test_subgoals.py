@@ -96,17 +96,17 @@ def test_spans(
     renderer = TokenRenderer(tokenizer, AgentSettings(subgoals=True))
     text = f"{before}<switch>{word}</switch><subgoal>{subgoal}</subgoal><action>look</action>"
     ids = renderer.encode_response(text)
-    completion = renderer.text(ids)
+    completion = renderer.decode(ids)
     spans = {span.role: span for span in renderer.spans(completion, ids, is_first)}
     begins = word == "SWITCH" or is_first
     assert spans.keys() == {"switch", "action"} | ({"subgoal"} if begins else set())
     blocks = find_blocks(completion)
     for role, span in spans.items():
         start, end = blocks.places[role]
-        inside = renderer.text(ids[span.start : span.end])
+        inside = renderer.decode(ids[span.start : span.end])
         assert completion[start:end] in inside
         for fewer in (ids[span.start + 1 : span.end], ids[span.start : span.end - 1]):
-            assert completion[start:end] not in renderer.text(fewer)
+            assert completion[start:end] not in renderer.decode(fewer)
 
 
 def test_without_an_action_the_whole_response_is_its_span(
@@ -114,7 +114,7 @@ def test_without_an_action_the_whole_response_is_its_span(
 ) -> None:
     renderer = TokenRenderer(tokenizer, AgentSettings(subgoals=True))
     ids = renderer.encode_response("<switch>KEEP</switch> look")
-    spans = renderer.spans(renderer.text(ids), ids, False)
+    spans = renderer.spans(renderer.decode(ids), ids, False)
     assert [(span.role, span.end) for span in spans[1:]] == [("action", len(ids))]
     assert spans[1].start == 0
 

@@ -17,7 +17,7 @@ from hgpo_rllib.bench.branching import AgentState, Brancher, MeanReturn, first_r
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import Rollout, play_in_pool
+from hgpo_rllib.rollout.group import GroupPlayer, play_in_pool
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.agent import AgentSettings
@@ -115,9 +115,11 @@ class Table:
 
     def episode(self, length: int) -> Trajectory:
         """Return an episode of task 3 that has at least this length."""
-        rollout = Rollout(partial(play_in_pool, self.make_agent, self.pool), 1, asyncio.Semaphore())
+        player = GroupPlayer(
+            partial(play_in_pool, self.make_agent, self.pool), 1, asyncio.Semaphore()
+        )
         for member in range(100):
-            played = asyncio.run(rollout.member(3, "group", member))
+            played = asyncio.run(player.play_member(3, "group", member))
             if played and len(played) >= length:
                 self.asked.clear()
                 return played

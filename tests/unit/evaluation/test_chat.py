@@ -102,7 +102,7 @@ def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -
     config = load_config(None, [*overrides, "agent.max_response_tokens=40"])
     endpoint = find_remote_model(server.url, None, 0.4)
     made = make(data, output, None, seeds=1)
-    return replace(made, config=config, subject=endpoint, agent=agent, games=1)
+    return replace(made, config=config, model=endpoint, agent=agent, games=1)
 
 
 def test_what_is_asked(

@@ -89,7 +89,7 @@ class TestFullProtocol:
         finished = evaluate(request)
         hashed = protocol_hash(finished.summary["protocol"])
         assert finished.path == Path("evaluations") / f"alfworld-valid_seen-hgpo-{hashed[:10]}"
-        other = replace(request, subject=ScriptedModel(draw, weights="b"))
+        other = replace(request, model=ScriptedModel(draw, weights="b"))
         assert evaluate(other).path != finished.path
 
 
@@ -171,7 +171,7 @@ class TestInterrupted:
         assert not (tmp_path / "cut" / "summary.json").exists()
         file.write_text(kept + kept[:100])
         again = ScriptedModel(draw)
-        finished = evaluate(replace(request, subject=again))
+        finished = evaluate(replace(request, model=again))
         assert finished.played == 6 - kept.count("\n")
         assert lines(finished) == lines(whole)
         assert finished.summary["results"] == whole.summary["results"]
@@ -193,7 +193,7 @@ class TestInterrupted:
         assert not (tmp_path / "e" / "summary.json").exists()
         with pytest.raises(ConfigError, match="is not finished: call `hgpo evaluate` again"):
             load_evaluation(tmp_path / "e")
-        finished = evaluate(replace(request, subject=ScriptedModel(draw)))
+        finished = evaluate(replace(request, model=ScriptedModel(draw)))
         assert finished.played == 2
         assert lines(finished) == lines(whole), "in the order of the plan"
 
@@ -214,7 +214,7 @@ class TestRefused:
         for change, part in (
             ({"games": 2}, "games"),
             ({"seeds": 1}, "seeds"),
-            ({"subject": ScriptedModel(draw, "b")}, "model"),
+            ({"model": ScriptedModel(draw, "b")}, "model"),
             ({"agent": "vanilla"}, "agent"),
         ):
             request = make(generated_games, tmp_path / "e", ScriptedModel(draw), games=1)

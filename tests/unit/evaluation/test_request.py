@@ -105,7 +105,7 @@ def test_defaults(generated_games: Path) -> None:
     """Defaults are the environment's; a deterministic agent plays each game once."""
     arguments = NOTHING | {"data": generated_games, "env": "alfworld"}
     request = make_request(["env.max_steps=4"], **arguments)
-    assert (request.split, request.seeds, request.subject) == ("valid_seen", 3, None)
+    assert (request.split, request.seeds, request.model) == ("valid_seen", 3, None)
     assert request.config.env.max_steps == 4
     assert make_request([], **arguments | {"agent": "oracle"}).seeds == 1
 

@@ -232,7 +232,7 @@ def test_no_signal(
     before = weights_of(learner)
     batch["advantage"].zero_()
     changes: list[LLMModule] = []
-    monkeypatch.setattr(LLMModule, "weights_changed", lambda policy: changes.append(policy))
+    monkeypatch.setattr(LLMModule, "mark_weights_changed", lambda policy: changes.append(policy))
     results = update(learner, batch)
     assert torch.equal(weights_of(learner), before) == (not signal)
     assert len(changes) == signal

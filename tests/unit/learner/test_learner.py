@@ -31,7 +31,7 @@ from hgpo_rllib.learner.batching import (
 )
 from hgpo_rllib.learner.module import TokenScorer, token_log_probs
 from hgpo_rllib.settings import learner as learner_settings
-from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, dtype_of_passes
+from hgpo_rllib.settings.learner import Aggregation, LearnerSettings, resolve_compute_dtype
 from tests.unit.learner.learner_reference import (
     QWEN,
     TEMPERATURE,
@@ -332,8 +332,8 @@ class TestHowPassesAreComputed:
         """By default, policy and reference compute in float32 on a CPU and in bfloat16 on a GPU."""
         assert LearnerSettings().compute_dtype == "auto"
         for choice in ("float32", "bfloat16"):
-            assert dtype_of_passes(choice, on_gpu=True) == choice
-            assert dtype_of_passes(choice, on_gpu=False) == choice
+            assert resolve_compute_dtype(choice, on_gpu=True) == choice
+            assert resolve_compute_dtype(choice, on_gpu=False) == choice
         learner = build_learner(model_path)
         assert learner._reference is not None
         used: list[tuple[str, torch.dtype, bool]] = []

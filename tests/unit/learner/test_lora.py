@@ -43,7 +43,7 @@ def trained(learner: HGPOLearner) -> HGPOLearner:
     columns = make_columns(llm_of(learner))
     for _ in range(2):
         update(learner, columns)
-    learner.policy.weights_changed()
+    learner.policy.mark_weights_changed()
     return learner
 
 

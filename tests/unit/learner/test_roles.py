@@ -19,7 +19,7 @@ from hgpo_rllib.advantages import ESTIMATORS
 from hgpo_rllib.agent import Agent, Span, Turn
 from hgpo_rllib.learner.batching import plan_update, signal_columns, token_batch, token_columns
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
-from hgpo_rllib.rollout.group import Group, Rollout, play_in_pool
+from hgpo_rllib.rollout.group import Group, GroupPlayer, play_in_pool
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
@@ -102,8 +102,8 @@ def played() -> list[Trajectory]:
     """Return a group of four members, which open 0, 1, 2 and 3 doors."""
     thread = EnvThread(limit_s=10)
     play = partial(play_in_pool, PlannerExecutor, EnvPool(Corridor, thread))
-    rollout = Rollout(play, 1, asyncio.Semaphore(4))
-    trajectories = asyncio.run(rollout.group(Group("train", 0, "a", 4, 1.0))).trajectories
+    player = GroupPlayer(play, 1, asyncio.Semaphore(4))
+    trajectories = asyncio.run(player.play_group(Group("train", 0, "a", 4, 1.0))).trajectories
     thread.close()
     return trajectories
 

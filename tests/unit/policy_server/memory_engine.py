@@ -58,18 +58,18 @@ class MemoryEngine:
         """See `Engine`."""
         self.calls.append("sleep")
 
-    async def wake(self) -> None:
+    async def wake_up(self) -> None:
         """See `Engine`."""
         self.calls.append("wake")
 
-    async def ping(self) -> None:
+    async def check_health(self) -> None:
         """See `Engine`."""
 
     def shutdown(self) -> None:
         """See `Engine`."""
 
 
-def environment(server: Any) -> dict[str, str]:
+def env_vars(server: Any) -> dict[str, str]:
     """See `EngineModule`."""
     return {"MEMORY_ENGINE": "1"}
 

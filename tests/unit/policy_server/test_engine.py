@@ -202,7 +202,7 @@ def test_a_replica_whose_engine_has_died_exits(monkeypatch: pytest.MonkeyPatch) 
     """A replica whose engine has died exits at the next health check, without a request."""
 
     class DeadEngine(MemoryEngine):
-        async def ping(self) -> None:
+        async def check_health(self) -> None:
             raise EngineDiedError("the engine died")
 
     replica, exits = PolicyReplica.__new__(PolicyReplica), []

@@ -21,8 +21,8 @@ from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.openai_middleware import OpenAIPathsAndMetrics, OpenAIPathsOnly
 from hgpo_rllib.policy_server.openai_server import KEY_VARIABLE, Endpoint
-from hgpo_rllib.run.checkpoint import find_policy
-from hgpo_rllib.run.folders import MANIFEST, write_folder
+from hgpo_rllib.run.checkpoint import load_policy_config
+from hgpo_rllib.run.checkpoint_files import MANIFEST, write_folder
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.processes import free_port
@@ -60,7 +60,7 @@ def run(tmp_path: Path, model: Path) -> Path:
 class TestFindPolicy:
     def test_a_run(self, run: Path) -> None:
         """A run is served from its last checkpoint, with its settings and the overrides."""
-        config = find_policy(str(run), ["policy_server.max_num_seqs=3"])
+        config = load_policy_config(str(run), ["policy_server.max_num_seqs=3"])
         assert config.model.model_path == str(run / "checkpoint")
         assert (config.model.dtype, config.seed) == ("float32", 7)
         assert config.policy_server.max_num_seqs == 3
@@ -69,12 +69,12 @@ class TestFindPolicy:
         """A run's `best` uses the run's settings; any other folder in it is a plain model."""
         for name in ("best", "other"):
             shutil.copytree(run / "checkpoint", run / name)
-        assert find_policy(str(run / "best"), []).seed == 7
-        assert find_policy(str(run / "best"), []).model.model_path == str(run / "best")
-        assert find_policy(str(run / "other"), []).seed == 0
+        assert load_policy_config(str(run / "best"), []).seed == 7
+        assert load_policy_config(str(run / "best"), []).model.model_path == str(run / "best")
+        assert load_policy_config(str(run / "other"), []).seed == 0
 
     def test_a_model(self, model: Path) -> None:
-        config = find_policy(str(model), ["model.dtype=float32"])
+        config = load_policy_config(str(model), ["model.dtype=float32"])
         expected = load_config(None, ["model.dtype=float32", f"model.model_path={model}"])
         assert config == expected
 
@@ -94,7 +94,7 @@ class TestFindPolicy:
         self, tmp_path: Path, run: Path, checkpoint: str, override: str, named: str
     ) -> None:
         with pytest.raises(ConfigError) as caught:
-            find_policy(checkpoint.format(tmp=tmp_path), [override])
+            load_policy_config(checkpoint.format(tmp=tmp_path), [override])
         assert named.format(tmp=tmp_path) in str(caught.value)
 
     def test_unfinished_runs_and_models(self, run: Path) -> None:
@@ -102,26 +102,26 @@ class TestFindPolicy:
         for name in ("model.safetensors", "config.json"):
             (run / "checkpoint" / name).rename(run / name)
             with pytest.raises(ConfigError, match=name.replace("model", r"\*")):
-                find_policy(str(run), [])
+                load_policy_config(str(run), [])
         (run / "checkpoint").rename(run / "elsewhere")
         with pytest.raises(ConfigError, match="holds no checkpoint"):
-            find_policy(str(run), [])
+            load_policy_config(str(run), [])
 
     @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", MANIFEST])
     def test_a_damaged_checkpoint(self, run: Path, name: str) -> None:
         """The error names the damaged file, and the run's other policy if there is one."""
         for folder in (run / "checkpoint", run / "best"):
             write_folder(folder, lambda path: shutil.copytree(run / "checkpoint", path))
-        assert find_policy(str(run), []).seed == 7
+        assert load_policy_config(str(run), []).seed == 7
         with (run / "checkpoint" / name).open("r+b") as file:
             file.write(b"damaged")
         refused = f"{run}/checkpoint is damaged: {name} .*: restore it from a copy"
         with pytest.raises(ConfigError, match=f"{refused}, or use {run}/best$"):
-            find_policy(str(run), [])
-        assert find_policy(str(run / "best"), []).seed == 7
+            load_policy_config(str(run), [])
+        assert load_policy_config(str(run / "best"), []).seed == 7
         shutil.rmtree(run / "best")
         with pytest.raises(ConfigError, match=f"{refused}$"):
-            find_policy(str(run / "checkpoint"), [])
+            load_policy_config(str(run / "checkpoint"), [])
 
     def test_as_a_command(self, tmp_path: Path) -> None:
         """Errors are one line with exit code 2, for an unknown model and for a missing API key."""
@@ -203,7 +203,7 @@ class TestEndpoint:
 class TestArguments:
     def test_of_the_server(self, run: Path) -> None:
         """Requests are no longer than the model's limit, and the key is not among the arguments."""
-        config = find_policy(str(run), ["policy_server.max_num_seqs=3"])
+        config = load_policy_config(str(run), ["policy_server.max_num_seqs=3"])
         arguments = openai_server.server_arguments(config, ENDPOINT, "/tokenizer")
         expected = {
             "model": str(run / "checkpoint"),
@@ -248,7 +248,7 @@ class TestArguments:
 
     def test_metrics_are_off_unless_asked_for(self, run: Path) -> None:
         """vLLM collects statistics only if metrics are enabled."""
-        config = find_policy(str(run), [])
+        config = load_policy_config(str(run), [])
         arguments = openai_server.server_arguments(config, ENDPOINT, "/tokenizer")
         assert arguments["disable_log_stats"] is True
         assert openai_server.PATHS in arguments["middleware"]
@@ -264,7 +264,7 @@ class TestArguments:
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         changes = [f"model.model_path={model}", "policy_server.max_num_seqs=3"]
         config = load_config(None, changes)
-        environment = openai_server.server_environment(config, "secret", "/folder")
+        environment = openai_server.server_env_vars(config, "secret", "/folder")
         assert environment["VLLM_API_KEY"] == "secret"
         assert (environment["VLLM_NO_USAGE_STATS"], environment["HF_HUB_OFFLINE"]) == ("1", "1")
         assert environment["VLLM_HOST_IP"] == "127.0.0.1"
@@ -272,10 +272,10 @@ class TestArguments:
         limits = ("VLLM_MAX_N_SEQUENCES", "VLLM_MAX_COMPLETION_PROMPTS")
         assert [environment[name] for name in limits] == ["3", "3"]
         assert environment["TMPDIR"] == "/folder"
-        environment = openai_server.server_environment(config, None, "/a-long-path" * 10)
+        environment = openai_server.server_env_vars(config, None, "/a-long-path" * 10)
         assert environment.get("TMPDIR") == os.environ.get("TMPDIR"), "too long for a socket"
         config = load_config(None, ["model.model_path=some/model"])
-        environment = openai_server.server_environment(config, None, "/folder")
+        environment = openai_server.server_env_vars(config, None, "/folder")
         assert environment.keys().isdisjoint(["VLLM_API_KEY", KEY_VARIABLE, "HF_HUB_OFFLINE"])
 
     def test_devices(self) -> None:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from hgpo_rllib.policy_server.openai_middleware import Drain
+from hgpo_rllib.policy_server.openai_middleware import DrainMiddleware
 from tests.paths import ROOT
 from tests.processes import free_port, wait_until
 
@@ -42,7 +42,7 @@ SERVER = Starlette(
         Route("/health", lambda request: PlainTextResponse("")),
     ]
 )
-DRAINING = Drain(SERVER)
+DRAINING = DrainMiddleware(SERVER)
 """Started by a test in a process of its own."""
 
 

@@ -170,7 +170,7 @@ def test_vllm_that_has_died_is_reported_as_the_protocol_says(
         lambda: engine.generate(Prompt([1]), SAMPLING),
         lambda: engine.pause("wait"),
         engine.resume,
-        engine.ping,
+        engine.check_health,
     ):
         with pytest.raises(EngineDiedError, match="the engine died"):
             asyncio.run(call())

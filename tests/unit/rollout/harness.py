@@ -16,8 +16,8 @@ from hgpo_rllib.policy_server.types import Generation, Prompt
 from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import (
     Group,
+    GroupPlayer,
     PlayedGroup,
-    Rollout,
     gather,
     merge_groups,
     play_in_pool,
@@ -114,11 +114,11 @@ class RolloutHarness:
         ]
 
         async def play(group: Group) -> PlayedGroup:
-            rollout = Rollout(partial(play_in_pool, self.agent_factory(), pool), 2, slots)
+            player = GroupPlayer(partial(play_in_pool, self.agent_factory(), pool), 2, slots)
             try:
-                return await rollout.group(group)
+                return await player.play_group(group)
             finally:
-                self.failures += rollout.failures
+                self.failures += player.failures
 
         async def play_all() -> list[PlayedGroup]:
             async with asyncio.timeout(30):

@@ -109,7 +109,7 @@ def test_the_group_of_a_lost_actor_is_played_again(
     monkeypatch: pytest.MonkeyPatch, lost: Exception
 ) -> None:
     """The group is retried until all actors have been lost for longer than `max_outage_s`."""
-    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+    monkeypatch.setattr(actors, "RETRY_INTERVAL_S", 0.0)
 
     async def test() -> None:
         actor = Actor()
@@ -135,7 +135,7 @@ def test_the_group_of_a_lost_actor_is_played_again(
 
 def test_an_actor_that_plays_a_long_group_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time limit starts again if an actor that was lost plays for a while and is lost again."""
-    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+    monkeypatch.setattr(actors, "RETRY_INTERVAL_S", 0.0)
     monkeypatch.setattr(actors, "POLL_INTERVAL_S", 0.001)
 
     async def test() -> None:
@@ -163,7 +163,7 @@ def test_a_lost_actor_does_not_end_the_run_while_another_plays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The run continues even if the other actor's group takes longer than `max_outage_s`."""
-    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+    monkeypatch.setattr(actors, "RETRY_INTERVAL_S", 0.0)
 
     async def test() -> None:
         lost, slow = Actor(), Actor()
@@ -186,7 +186,7 @@ def test_a_lost_actor_does_not_end_the_run_while_another_plays(
 
 def test_an_actor_that_plays_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     """An actor that was lost and is back counts as available when another one is lost."""
-    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+    monkeypatch.setattr(actors, "RETRY_INTERVAL_S", 0.0)
 
     async def test() -> None:
         back, lost = Actor(), Actor()
@@ -214,7 +214,7 @@ def test_an_actor_that_plays_again_is_not_lost(monkeypatch: pytest.MonkeyPatch) 
 
 def test_an_outage_that_ended_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time limit starts again with each outage."""
-    monkeypatch.setattr(actors, "PAUSE_S", 0.0)
+    monkeypatch.setattr(actors, "RETRY_INTERVAL_S", 0.0)
 
     async def test() -> None:
         actor = Actor()

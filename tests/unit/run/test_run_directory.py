@@ -21,12 +21,12 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import ResultsError, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep, trial
-from hgpo_rllib.run.changes import check_changes
+from hgpo_rllib.run.changes import record_start
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.grid import Sweep
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.sweep import run_sweep
-from hgpo_rllib.run.trial import ERROR, LOG, RunTrial
+from hgpo_rllib.run.trial import ERROR, LOG, RunTrainable
 from tests.paths import ROOT
 from tests.unit.cli.command import run_hgpo
 
@@ -143,7 +143,7 @@ def test_a_trial_whose_run_is_written(run: Path) -> None:
     """A trial whose run directory is locked fails, and its log names the reason."""
     with held_elsewhere(run) as holder:
         with pytest.raises(ConfigError, match="is in use: process"):
-            RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
+            RunTrainable({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
         assert f"is in use: process {holder.pid} on " in (run / LOG).read_text()
 
 
@@ -159,7 +159,7 @@ def test_a_trial_keeps_others_from_its_run(run: Path, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(trial, "load_config", stop)
     with pytest.raises(ConfigError, match="seen enough"):
-        RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
+        RunTrainable({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
     assert f"is in use: process {os.getpid()} on" in tried[0]
 
 
@@ -203,7 +203,7 @@ class TestChanges:
         """Return the lines that a start with these changes prints, without times."""
         said = io.StringIO()
         config = load_config(run / "config.yaml", list(overrides))
-        check_changes(RunDirectory(run), config, TrainingConsole(said))
+        record_start(RunDirectory(run), config, TrainingConsole(said))
         lines = [line.partition(" ")[2] for line in said.getvalue().splitlines()]
         return [line for line in lines if not line.startswith("hashing games and model")]
 
@@ -286,7 +286,7 @@ class TestFailedTrial:
             config={"trial": {"path": str(run), "serve_prefix": "hgpo-test"}},
             get_pickled_error=lambda: error,
         )
-        sweep.TrialEvents(1).on_trial_error(1, [failed], failed)
+        sweep.SweepCallback(1).on_trial_error(1, [failed], failed)
 
     def test_by_an_exception(
         self, run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -296,7 +296,7 @@ class TestFailedTrial:
 
         monkeypatch.setattr(trial, "load_config", stop)
         with pytest.raises(ConfigError):
-            RunTrial({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
+            RunTrainable({"trial": {"path": str(run), "serve_prefix": "hgpo-test"}})
         self.fail(run, RayActorError(), monkeypatch)
         assert (run / ERROR).read_text() == "ConfigError: two lines\n"
         assert f"run failed: ConfigError: two lines; see {run / LOG}\n" in capsys.readouterr().out

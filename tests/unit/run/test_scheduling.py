@@ -14,7 +14,7 @@ from ray.tune.search.variant_generator import grid_search
 from hgpo_rllib.config import load_config
 from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.run import sweep
-from hgpo_rllib.run.sweep import TrialsThatFit, make_scheduler
+from hgpo_rllib.run.sweep import ResourceAwareVariantGenerator, make_scheduler
 from hgpo_rllib.run.trial import report
 from tests.unit.cli.command import POCKET
 from tests.unit.reporting.reporting_rows import evaluation_row
@@ -27,7 +27,7 @@ def test_as_many_trials_begin_as_the_cluster_holds(monkeypatch: pytest.MonkeyPat
     """A pocket trial needs two CPUs; nodes that join during the sweep are used."""
     nodes: list[dict[str, float]] = [{"CPU": 3.0}]
     monkeypatch.setattr(sweep, "alive_nodes", lambda: nodes)
-    search = TrialsThatFit([trial_demand(CONFIG.cluster, CONFIG.policy_server)])
+    search = ResourceAwareVariantGenerator([trial_demand(CONFIG.cluster, CONFIG.policy_server)])
     assert isinstance(search, BasicVariantGenerator), "Tune would ask for one trial at a time"
     space = {"trial": grid_search([1, 2, 3, 4])}
     search.add_configurations([Experiment("x", lambda _: None, config=space)])

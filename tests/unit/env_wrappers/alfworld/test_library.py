@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from fast_downward import interface
 
-from env_wrappers.alfworld.memo import Core
+from env_wrappers.alfworld.memo import CachedPddlEnv
 
 
 def test_engines_copy_a_small_library(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,6 +15,6 @@ def test_engines_copy_a_small_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         interface.shutil, "copyfile", lambda *paths: copied.append(Path(copy(*paths)).stat())
     )
-    Core()
+    CachedPddlEnv()
     assert len(copied) == 1
     assert copied[0].st_size < 2e6

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from env_wrappers.webshop.analyzer import analyze
 from env_wrappers.webshop.bm25 import Index, build_index, quantize_length
 from env_wrappers.webshop.catalogue import searchable_text
 from env_wrappers.webshop.source import find_sources, read_listings
-from env_wrappers.webshop.tokens import analyze
 from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
 MEGABYTE = 1_000_000

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.folders import (
+from hgpo_rllib.run.checkpoint_files import (
     MANIFEST,
     DamagedFolderError,
     check_folder,
@@ -13,6 +12,7 @@ from hgpo_rllib.run.folders import (
     previous,
     write_folder,
 )
+from hgpo_rllib.run.directory import RunDirectory
 
 
 def fill(text: str, folder: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from env_wrappers.webshop import tokens
-from env_wrappers.webshop.tokens import analyze
+from env_wrappers.webshop import analyzer
+from env_wrappers.webshop.analyzer import analyze
 from tests.unit.env_wrappers.webshop.webshop_store import recorded
 
 ODD_CHARACTERS = "ab1 _.:,'’\"#\u0301\u200d\ufe0f★©Ⓜカひ漢กัא👩🏽🇩𝐚İΣ\x00\t"
@@ -63,7 +63,7 @@ def test_a_space_parts_words(left: str, right: str) -> None:
 
 @given(st.text(st.sampled_from(ODD_CHARACTERS.replace(" ", "")), max_size=60))
 def test_long_pieces_are_read_as_short_ones(piece: str) -> None:
-    assert tokens._words_of_long(piece) == [w for w in tokens._WORD.findall(piece) if w]
+    assert analyzer._words_of_long(piece) == [w for w in analyzer._WORD.findall(piece) if w]
 
 
 @given(st.text(st.sampled_from(ODD_CHARACTERS.replace(" ", "")), min_size=128, max_size=900))
