@@ -273,7 +273,7 @@ class TestTokenRenderer:
         """The completion has the tags but not the end token."""
         text = "<think>look around</think><action>look</action>"
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
-        assert make_agent(tokenizer).text(ids) == text
+        assert make_agent(tokenizer).decode(ids) == text
 
     @pytest.mark.parametrize("strict", [False, True])
     def test_inadmissible_is_invalid(

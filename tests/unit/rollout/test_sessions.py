@@ -238,7 +238,7 @@ async def _end_while_a_request_arrives() -> None:
     with pytest.raises(SessionEndedError):
         await made.chat(messages, "0", constant(False))
     with pytest.raises(EnvFailedError):
-        await made.played(60)
+        await made.wait_until_ended(60)
     with pytest.raises(SessionEndedError):
         await first
 
