@@ -360,7 +360,7 @@ class HGPO(Algorithm):
         # RLlib asks only the first learner for its state, and gathering needs all of them together.
         wanted = self._check_component(COMPONENT_LEARNER_GROUP, components, not_components)
         if wanted and self.config.shard_parameters:
-            on_learners(self.learner_group, HGPOLearner.gather_optimizer)
+            on_learners(self.learner_group, HGPOLearner.gather_optimizer_state)
         return super().get_state(components, not_components=not_components, **kwargs)
 
     @override(Algorithm)

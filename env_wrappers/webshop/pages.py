@@ -27,7 +27,7 @@ SUB_PAGES = ("Description", "Features", "Reviews", "Attributes")
 _HTML_BLANKS = " \n\t\x0c\r"
 
 
-class Kind(StrEnum):
+class PageKind(StrEnum):
     """Kinds of pages; the values are their names in addresses."""
 
     INDEX = "index"
@@ -71,7 +71,7 @@ class Page:
 
     session: str
     instruction: str
-    kind: Kind = Kind.INDEX
+    kind: PageKind = PageKind.INDEX
     show_attributes: bool = False
     keywords: tuple[str, ...] = ()
     number: int = 0
@@ -94,28 +94,28 @@ def url(page: Page) -> str:
     """Return the address of a page, unescaped as in the original."""
     results = ["+".join(page.keywords), str(page.number)]
     match page.kind:
-        case Kind.INDEX:
+        case PageKind.INDEX:
             return f"{ADDRESS}/{page.session}"
-        case Kind.RESULTS:
+        case PageKind.RESULTS:
             parts = results
-        case Kind.ITEM:
+        case PageKind.ITEM:
             parts = [page.item.asin, *results, json.dumps(page.chosen)]
-        case Kind.SUB_PAGE:
+        case PageKind.SUB_PAGE:
             parts = [page.item.asin, *results, page.sub_page, str(page.chosen)]
-        case Kind.DONE:
+        case PageKind.DONE:
             parts = [page.item.asin, str(page.chosen)]
     return "/".join([ADDRESS, page.kind.value, page.session, *parts])
 
 
-def apparent_kind(page: Page) -> Kind:
+def apparent_kind(page: Page) -> PageKind:
     """Return the kind of page that the address appears to name.
 
     The original looks for the names anywhere in the address, so a search for one of them can
     mislead it. The result determines where "< Prev" and "Next >" lead.
     """
     address = url(page)
-    kinds = (Kind.RESULTS, Kind.ITEM, Kind.SUB_PAGE, Kind.DONE)
-    return next((kind for kind in kinds if kind.value in address), Kind.INDEX)
+    kinds = (PageKind.RESULTS, PageKind.ITEM, PageKind.SUB_PAGE, PageKind.DONE)
+    return next((kind for kind in kinds if kind.value in address), PageKind.INDEX)
 
 
 def text(page: Page) -> str:
@@ -245,10 +245,10 @@ def _done(page: Page) -> _Elements:
         yield Role.TEXT, words
 
 
-_ELEMENTS: Mapping[Kind, Callable[[Page], _Elements]] = {
-    Kind.INDEX: _index,
-    Kind.RESULTS: _results,
-    Kind.ITEM: _item,
-    Kind.SUB_PAGE: _sub_page,
-    Kind.DONE: _done,
+_ELEMENTS: Mapping[PageKind, Callable[[Page], _Elements]] = {
+    PageKind.INDEX: _index,
+    PageKind.RESULTS: _results,
+    PageKind.ITEM: _item,
+    PageKind.SUB_PAGE: _sub_page,
+    PageKind.DONE: _done,
 }

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from env_wrappers.spaces import ANY_SEARCH
 from env_wrappers.webshop import pages
-from env_wrappers.webshop.pages import Kind, Page
+from env_wrappers.webshop.pages import Page, PageKind
 from env_wrappers.webshop.reward import ScoreDetails
 from env_wrappers.webshop.shop import Shop
 
@@ -65,7 +65,7 @@ class Session:
         self.ignored = page is None
         if page is not None:
             self._show(page)
-        if page is None or page.kind is not Kind.DONE:
+        if page is None or page.kind is not PageKind.DONE:
             return 0.0, False
         return page.score, True
 
@@ -77,7 +77,7 @@ class Session:
     def actions(self) -> list[str]:
         """The actions that the page offers; only the index page shows a search bar."""
         clicks = [f"click[{name}]" for name in self.clickables]
-        return [ANY_SEARCH, *clicks] if self.page.kind is Kind.INDEX else clicks
+        return [ANY_SEARCH, *clicks] if self.page.kind is PageKind.INDEX else clicks
 
     @property
     def state_hash(self) -> str:
@@ -115,23 +115,23 @@ class Session:
                 return self._bought()
             case "back to search":
                 return self._index()
-            case "next >" if pages.apparent_kind(page) is Kind.RESULTS:
+            case "next >" if pages.apparent_kind(page) is PageKind.RESULTS:
                 return self._results(page.keywords, page.number + 1)
             case "< prev":
                 return self._previous()
         if name in _SUB_PAGES:
-            shown = replace(page, kind=Kind.SUB_PAGE, sub_page=_SUB_PAGES[name])
+            shown = replace(page, kind=PageKind.SUB_PAGE, sub_page=_SUB_PAGES[name])
             return shown if page.product is not None else None
         return self._item(name)
 
     def _previous(self) -> Page | None:
         page = self.page
         match pages.apparent_kind(page):
-            case Kind.RESULTS:
+            case PageKind.RESULTS:
                 return self._results(page.keywords, page.number - 1)
-            case Kind.ITEM:
+            case PageKind.ITEM:
                 return self._results(page.keywords, page.number)
-        return replace(page, kind=Kind.ITEM, sub_page="")
+        return replace(page, kind=PageKind.ITEM, sub_page="")
 
     def _index(self) -> Page:
         return Page(
@@ -149,7 +149,7 @@ class Session:
         shown = found[(number - 1) * pages.PAGE_SIZE : number * pages.PAGE_SIZE]
         return replace(
             self._index(),
-            kind=Kind.RESULTS,
+            kind=PageKind.RESULTS,
             keywords=keywords,
             number=number,
             total=len(found),
@@ -160,7 +160,7 @@ class Session:
     def _item(self, name: str) -> Page | None:
         """Open a product, or choose an option of the current one."""
         page = self.page
-        if page.kind is Kind.ITEM:  # an option; of groups with the same value, the last counts
+        if page.kind is PageKind.ITEM:  # an option; of groups with the same value, the last counts
             group = [group for group, values in page.item.options.items() if name in values][-1]
             return replace(page, chosen={**page.chosen, group: name})
         found = self._shop.catalogue.find("asin", name.upper())
@@ -168,11 +168,11 @@ class Session:
             return None
         product = self._shop.catalogue[found[0]]
         visited = page.visited | {product.asin}
-        return replace(page, kind=Kind.ITEM, product=product, results=(), visited=visited)
+        return replace(page, kind=PageKind.ITEM, product=product, results=(), visited=visited)
 
     def _bought(self) -> Page | None:
         product = self.page.product
         if product is None:
             return None
         score, self.score_details = self._shop.score(product, self.page.chosen, self.goal)
-        return replace(self.page, kind=Kind.DONE, score=score)
+        return replace(self.page, kind=PageKind.DONE, score=score)

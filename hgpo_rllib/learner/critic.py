@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from hgpo_rllib.learner.batching import Columns, value_batch
-from hgpo_rllib.learner.data_parallel import join, local_micro_batches
+from hgpo_rllib.learner.data_parallel import local_micro_batches, merge_across_learners
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import CriticKind, LearnerSettings
 
@@ -134,7 +134,7 @@ def response_values(
             values[row, column] = module.forward_train(batch)["value"].double().cpu()
         elif settings.shard_parameters:  # take part in the layer gathers of the others
             module.forward_train(value_batch(columns, rows[:1], device, per_token))
-    joined = join(values, device).numpy()
+    joined = merge_across_learners(values, device).numpy()
     return joined if per_token else joined[:, 0]
 
 

@@ -183,7 +183,7 @@ def all_gather(value: T) -> list[T]:
     return values
 
 
-def join(parts: Tensor, device: torch.device) -> Tensor:
+def merge_across_learners(parts: Tensor, device: torch.device) -> Tensor:
     """Merge the parts of a tensor from all learners; elements that no learner has are NaN.
 
     `parts` is this learner's part, in host memory, NaN elsewhere. At most one learner has each

@@ -21,14 +21,14 @@ from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
-from hgpo_rllib.learner.data_parallel import all_gather, join, local_micro_batches
+from hgpo_rllib.learner.data_parallel import all_gather, local_micro_batches, merge_across_learners
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.losses import mismatch, token_losses
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.optimizer import OffloadedMoments, set_learning_rate
-from hgpo_rllib.learner.sharding import full_optimizer, full_tensor, load_full_optimizer
+from hgpo_rllib.learner.sharding import full_optimizer_state, full_tensor, load_full_optimizer_state
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -270,7 +270,7 @@ class HGPOLearner(TorchLearner):
         self._gradients.complete()
         problems, statistics = zip(*all_gather((problem, self._statistics.cpu())), strict=True)
         if first and "old_logp" in columns:  # all rows are computed, for this and later epochs
-            columns["old_logp"] = join(columns["old_logp"], self._device)
+            columns["old_logp"] = merge_across_learners(columns["old_logp"], self._device)
         if any(problems):
             return next(filter(None, problems))
         self._statistics = Statistics.from_parts(statistics)
@@ -289,7 +289,7 @@ class HGPOLearner(TorchLearner):
         old_logp = columns["old_logp"]
         missing = part.trained[old_logp[torch.from_numpy(part.trained), 0].isnan().numpy()]
         if len(missing):
-            found = join(self._recomputed_logp(columns, missing), self._device)
+            found = merge_across_learners(self._recomputed_logp(columns, missing), self._device)
             old_logp[missing] = found[missing]
 
     def _accumulate_gradients(
@@ -356,20 +356,20 @@ class HGPOLearner(TorchLearner):
     def _get_optimizer_state(self) -> StateDict:
         """Return the state by parameter name, so that any number of learners can load it."""
         if not self._settings.shard_parameters:
-            self.gather_optimizer()
+            self.gather_optimizer_state()
         state, self._gathered_optimizer = self._gathered_optimizer, {}
         return state
 
-    def gather_optimizer(self) -> None:
+    def gather_optimizer_state(self) -> None:
         """Gather the optimizer state on the first learner. Collective: all learners call it."""
         optimizer = self.get_optimizer()
         with self._moments.loaded():
-            self._gathered_optimizer = full_optimizer(self.policy, optimizer)
+            self._gathered_optimizer = full_optimizer_state(self.policy, optimizer)
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
         with self._moments.loaded():
-            load_full_optimizer(self.policy, self.get_optimizer(), state)
+            load_full_optimizer_state(self.policy, self.get_optimizer(), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `response_values`. Collective."""
@@ -379,7 +379,7 @@ class HGPOLearner(TorchLearner):
     def token_logp(self, columns: Columns) -> NDArray[np.float64]:
         """Return the log-probability of every response token, NaN after a response. Collective."""
         logp = self._recomputed_logp(columns, np.arange(len(columns["prompt_length"])))
-        return join(logp, self._device).double().numpy()
+        return merge_across_learners(logp, self._device).double().numpy()
 
     @torch.no_grad()
     def response_logp(self, prompt_ids: np.ndarray, response_ids: np.ndarray) -> np.ndarray:

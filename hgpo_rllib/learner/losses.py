@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hgpo_rllib.settings.learner import KLEstimator, LearnerSettings, RatioLevel
 
-GATE = 5.0  # β of SDAR
+SDAR_BETA = 5.0
 LOG_RATIO_CLAMP = 20.0  # bound on log-probability differences, so that exp() cannot overflow
 
 
@@ -126,7 +126,7 @@ def gated_distillation(logp: Tensor, teacher_logp: Tensor) -> Tensor:
     is near 0 where the teacher finds the token less likely. From the released code.
     """
     d = clamp_log_ratio(teacher_logp - logp)
-    return torch.sigmoid(GATE * d.detach()) * d
+    return torch.sigmoid(SDAR_BETA * d.detach()) * d
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def load_full_parameters(module: nn.Module, state: dict[str, Any]) -> None:
     set_model_state_dict(module, dict(state), options=PARTIAL)  # torch adds to it
 
 
-def full_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+def full_optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """Return an optimizer's full state by parameter name; see `full_parameters`.
 
     Empty before the first step. Otherwise torch would take a step with learning rate 0 to
@@ -81,8 +81,10 @@ def full_optimizer(module: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     return copy.deepcopy(get_optimizer_state_dict(module, optimizer, options=FULL))
 
 
-def load_full_optimizer(module: nn.Module, optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load the result of `full_optimizer`; every learner must have the full `state`.
+def load_full_optimizer_state(
+    module: nn.Module, optimizer: Optimizer, state: dict[str, Any]
+) -> None:
+    """Load the result of `full_optimizer_state`; every learner must have the full `state`.
 
     Options such as the weight decay stay those of `optimizer`.
     """

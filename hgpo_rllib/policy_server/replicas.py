@@ -95,7 +95,7 @@ class Replicas:
             except RETRYABLE_ERRORS as error:
                 self._warn(error)
                 lost_since = lost_since or time.monotonic()
-                check(lost_since, describe(error))
+                check(lost_since, describe_ray_error(error))
                 await asyncio.sleep(RETRY_INTERVAL_S)
             else:
                 self._up()
@@ -131,7 +131,7 @@ class Replicas:
         now = time.monotonic()
         if now >= self._next_warning:
             self._next_warning = now + POLL_INTERVAL_S
-            logger.warning("policy server: %s; retrying", describe(error))
+            logger.warning("policy server: %s; retrying", describe_ray_error(error))
 
 
 async def _answer(
@@ -153,7 +153,7 @@ def running_replicas(app: str) -> int:
     return sum(deployment.replica_states.get("RUNNING", 0) for deployment in deployments)
 
 
-def describe(error: Exception) -> str:
+def describe_ray_error(error: Exception) -> str:
     """Return an error in one line, as ``EngineDiedError: …``; Ray's messages have many lines."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     text = str(cause).strip().partition("\n")[0]

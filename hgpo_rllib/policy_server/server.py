@@ -14,7 +14,7 @@ from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
 from hgpo_rllib.policy_server.engine import find_engine
-from hgpo_rllib.policy_server.replicas import RETRYABLE_ERRORS, describe
+from hgpo_rllib.policy_server.replicas import RETRYABLE_ERRORS, describe_ray_error
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.model import ModelSettings
 from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS, PolicyServerSettings
@@ -82,7 +82,7 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
         for result in self._handle.broadcast("sleep").results(return_exceptions=True):
             if isinstance(result, RETRYABLE_ERRORS):
                 logger.warning(
-                    "policy server: %s while the engines went to sleep", describe(result)
+                    "policy server: %s while the engines went to sleep", describe_ray_error(result)
                 )
             elif isinstance(result, BaseException):
                 raise result

@@ -16,7 +16,7 @@ from hgpo_rllib.policy_server.replicas import (
     POLL_INTERVAL_S,
     RETRY_INTERVAL_S,
     Replicas,
-    describe,
+    describe_ray_error,
 )
 from hgpo_rllib.policy_server.types import WeightTag
 from hgpo_rllib.rollout.group import Group, PlayedGroup
@@ -107,7 +107,7 @@ class RunnerActors:
             if now - self._all_lost_since > self._replicas.max_outage_s:
                 raise RunStoppedError(
                     f"all env runners have been lost for {self._replicas.max_outage_s:g} s "
-                    f"(policy_server.max_outage_s): {describe(error)}"
+                    f"(policy_server.max_outage_s): {describe_ray_error(error)}"
                 )
         # Ray restarts the actor in the meantime.
         asyncio.get_running_loop().call_later(RETRY_INTERVAL_S, self._ready.put_nowait, actor)

@@ -34,7 +34,7 @@ FIXED = (
 """Settings that must match the checkpoint's parameters and its position in the task order."""
 
 
-class Start(Section):
+class StartRecord(Section):
     """Content of started.json."""
 
     settings: dict[str, Any]
@@ -54,7 +54,7 @@ def record_start(directory: RunDirectory, config: RunConfig, console: TrainingCo
             another model. Moving the same files to another path is allowed.
     """
     with console.stage("hashing games and model"):
-        now = Start(
+        now = StartRecord(
             settings=config.model_dump(mode="json"),
             games=_hash_games(config),
             model=_hash_model(str(config.model.model_path)),
@@ -82,7 +82,7 @@ def record_start(directory: RunDirectory, config: RunConfig, console: TrainingCo
     write_json(directory.started, now.model_dump())
 
 
-def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | None:
+def _conflict(before: StartRecord, now: StartRecord, changes: Mapping[str, str]) -> str | None:
     """Return a change that is incompatible with the checkpoint, or None."""
     fixed = list(FIXED)
     change = changes.get("algorithm.estimator", "")
@@ -97,9 +97,9 @@ def _conflict(before: Start, now: Start, changes: Mapping[str, str]) -> str | No
     return "another model in model.model_path" if before.model != now.model else None
 
 
-def _read(file: Path) -> Start | None:
+def _read(file: Path) -> StartRecord | None:
     try:
-        return Start.model_validate_json(file.read_bytes())
+        return StartRecord.model_validate_json(file.read_bytes())
     except FileNotFoundError:
         return None
     except ValidationError as error:

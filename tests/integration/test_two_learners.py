@@ -100,7 +100,7 @@ def play(path: str, **chosen: Any) -> Outcome:
     if learner._settings.critic != "none":
         values = learner.values(columns).tolist()
         logged.append({str(row): value for row, value in enumerate(values)})
-    learner.gather_optimizer()
+    learner.gather_optimizer_state()
     module = learner.policy
     state = module.get_state()
     if rank_now() == 0:

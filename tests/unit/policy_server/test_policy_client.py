@@ -18,7 +18,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server import replicas as replicas_module
 from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient
-from hgpo_rllib.policy_server.replicas import Replicas, describe
+from hgpo_rllib.policy_server.replicas import Replicas, describe_ray_error
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
     Prompt,
@@ -138,7 +138,7 @@ def test_the_console_says_why_a_replica_was_lost_once(
     assert [record.message for record in caplog.records] == [
         "policy server: EngineDiedError: the engine died; retrying"
     ]
-    assert describe(ValueError("several\nlines")) == "ValueError: several"
+    assert describe_ray_error(ValueError("several\nlines")) == "ValueError: several"
 
 
 async def generate_all(server: FakeServer, prompts: list[Any]) -> list[Any]:

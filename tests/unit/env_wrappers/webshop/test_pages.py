@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from env_wrappers.webshop import pages
-from env_wrappers.webshop.pages import Kind, Page
+from env_wrappers.webshop.pages import Page, PageKind
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop
@@ -35,7 +35,7 @@ def test_each_page_leads_back_to_the_one_before(session: Session) -> None:
     play(session, "search[<c> beauty]", "click[next >]")
     results = session.page
     play(session, f"click[{TOWELS[12].lower()}]", "click[features]", "click[< prev]")
-    assert session.page.kind is Kind.ITEM
+    assert session.page.kind is PageKind.ITEM
     play(session, "click[< prev]")
     assert replace(session.page, visited=frozenset()) == results
     assert session.page.visited == {TOWELS[12]}
@@ -130,7 +130,7 @@ def test_a_purchase_shows_the_receipt_and_ends_nothing(session: Session) -> None
 def test_options_of_the_receipt_are_sorted_and_safe_in_html(shop: Shop) -> None:
     product = shop.catalogue[0]
     chosen = {"b": "<it's> & 'ü'", "a": "x"}
-    page = Page("0", "buy", kind=Kind.DONE, product=product, chosen=chosen, score=0.5)
+    page = Page("0", "buy", kind=PageKind.DONE, product=product, chosen=chosen, score=0.5)
     options = r'{"a": "x", "b": "\u003cit\u0027s\u003e \u0026 \u0027\u00fc\u0027"}'
     assert pages.text(page).split(pages.SEPARATOR)[8] == options
     assert pages.url(page).endswith("/{'b': \"<it's> & 'ü'\", 'a': 'x'}")
@@ -142,7 +142,7 @@ def test_options_of_the_receipt_are_sorted_and_safe_in_html(shop: Shop) -> None:
 )
 def test_blank_texts_are_what_html_makes_of_them(words: str, shown: list[str]) -> None:
     product = _product(title=words)
-    page = Page("0", "buy", kind=Kind.RESULTS, keywords=("x",), number=1, results=(product,))
+    page = Page("0", "buy", kind=PageKind.RESULTS, keywords=("x",), number=1, results=(product,))
     assert pages.text(page).split(pages.SEPARATOR)[6:] == [*shown, "$1.0"]
 
 
