@@ -1,5 +1,6 @@
 """Prompt templates, and how all jinja files are read: undefined variables are errors."""
 
+import functools
 import re
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -42,10 +43,15 @@ def load_template(name: str) -> jinja2.Template:
     if not path.is_file():
         known = ", ".join(sorted(p.stem for p in PROMPTS.glob("*.jinja")))
         raise FileNotFoundError(f"no prompt template {name!r}: give a path or one of {known}")
-    environment = template_environment(path.parent)
+    return _prompt_environment(path.parent).get_template(path.name)
+
+
+@functools.cache  # a template is compiled once, and again if its file has changed
+def _prompt_environment(folder: Path) -> jinja2.Environment:
+    environment = template_environment(folder)
     filters = (brief, main_actions, page, page_parts, main_parts, thought)
     environment.filters |= {function.__name__: function for function in filters}
-    return environment.get_template(path.name)
+    return environment
 
 
 def unknown_variables(template: jinja2.Template, known: Set[str]) -> list[str]:

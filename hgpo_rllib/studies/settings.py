@@ -1,7 +1,6 @@
 """Study files: which arms are compared, on which seeds and held-out tasks, and what is claimed."""
 
 import hashlib
-import itertools
 import json
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -135,16 +134,19 @@ class Study(Section):
         Raises:
             ConfigError: the settings of an arm are invalid, or arms are not evaluated alike.
         """
-        first = self.config(next(iter(self.arms)), self.seeds[0])
-        trials = []
-        for seed, arm in itertools.product(self.seeds, self.arms):
-            config = self.config(arm, seed)
+        configs = {arm: self.config(arm, self.seeds[0]) for arm in self.arms}
+        first, *_ = configs.values()
+        for arm, config in configs.items():
             if config.evaluation != first.evaluation or config.minutes is not None:
                 raise ConfigError(
                     f"arm {arm}: all arms need the same section evaluation and minutes=null, so "
                     "that their learning curves can be compared"
                 )
-            trials.append(Trial(f"{arm}-seed{seed}", {ARM: arm}, config))
+        trials = [
+            Trial(f"{arm}-seed{seed}", {ARM: arm}, config.model_copy(update={"seed": seed}))
+            for seed in self.seeds
+            for arm, config in configs.items()
+        ]
         return Sweep((Axis(ARM, tuple(self.arms)),), tuple(trials))
 
 

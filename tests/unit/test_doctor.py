@@ -25,6 +25,11 @@ def problems(config: RunConfig) -> dict[str, str]:
     return {check.name: check.problem for check in checks if check.problem}
 
 
+def qwen(*overrides: str) -> RunConfig:
+    """Return settings of a run on GPUs whose data, which take long to check, are missing."""
+    return load_config(QWEN, ["env.data=nowhere", *overrides])
+
+
 def have_gpus(monkeypatch: pytest.MonkeyPatch, count: int, gib: float, capability: int = 9) -> None:
     card: Any = SimpleNamespace(name="Test", total_memory=gib * GIB, major=capability)
     monkeypatch.setattr(torch.version, "cuda", "13.0")
@@ -46,7 +51,7 @@ def test_gpus(
     monkeypatch: pytest.MonkeyPatch, count: int, gib: float, capability: int, problem: str | None
 ) -> None:
     have_gpus(monkeypatch, count, gib, capability)
-    found = problems(load_config(QWEN, []))
+    found = problems(qwen())
     assert "software" not in found
     assert problem is None if "GPUs" not in found else str(problem) in found["GPUs"]
 
@@ -55,24 +60,24 @@ def test_gpus_without_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPUs without bfloat16 are accepted if both model and learner use float32."""
     have_gpus(monkeypatch, 2, 80, capability=7)
     learner = ["learner.compute_dtype=float32"]
-    assert "bfloat16" in problems(load_config(QWEN, learner))["GPUs"]
-    assert "GPUs" not in problems(load_config(QWEN, [*learner, "model.dtype=float32"]))
+    assert "bfloat16" in problems(qwen(*learner))["GPUs"]
+    assert "GPUs" not in problems(qwen(*learner, "model.dtype=float32"))
 
 
 def test_learner_and_engine_on_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner and an engine that fit one by one are reported if they exceed a shared GPU."""
     have_gpus(monkeypatch, 1, 80)
     shared = ["cluster.learner_gpus=0.5", "policy_server.replica_gpus=0.5"]
-    found = problems(load_config(QWEN, shared))
+    found = problems(qwen(*shared))
     assert "the processes of one GPU need 334 GiB" in found["GPUs"]
     fits = "policy_server.memory_utilization=0.3"
-    assert "GPUs" not in problems(load_config(QWEN, [*shared, fits]))
+    assert "GPUs" not in problems(qwen(*shared, fits))
 
 
 def test_the_nodes_of_a_cluster_are_not_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     have_gpus(monkeypatch, 0, 0)
-    config = load_config(QWEN, [])
+    config = qwen()
     checks = machine_checks(config, find_size(config))
     assert [check.name for check in checks] == [
         "software",
@@ -87,7 +92,7 @@ def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     free: Any = SimpleNamespace(available=8 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     on_cpu = ["cluster.num_learners=0", "cluster.learner_gpus=0", "policy_server.replica_gpus=0"]
-    found = problems(load_config(QWEN, on_cpu))
+    found = problems(qwen(*on_cpu))
     assert "too little" in found["host memory"]
 
 

@@ -1,5 +1,6 @@
 """The bias / variance study: its task, its enumeration, and its findings."""
 
+import functools
 from math import factorial
 
 import numpy as np
@@ -9,6 +10,8 @@ import pytest
 from hgpo_rllib.bench import bias_variance
 from hgpo_rllib.bench.bias_variance import COVARIANCE, FINDS, LENGTH, OPENS
 from hgpo_rllib.errors import ConfigError
+
+study = functools.cache(bias_variance.study)
 
 
 def test_the_task() -> None:
@@ -48,7 +51,7 @@ def test_groups_are_all_there_with_their_chances() -> None:
 
 def test_enumeration_agrees_with_sampling() -> None:
     """GRPO's exact bias and deviation agree with 4,000 groups drawn at random."""
-    exact = bias_variance.study(4)["everywhere"].loc["grpo"]
+    exact = study(4)["everywhere"].loc["grpo"]
     steps, rng = bias_variance.trajectories(), np.random.default_rng(0)
     probability, reward = (steps[key].to_numpy()[::LENGTH] for key in ("probability", "reward"))
     draws = rng.choice(len(reward), (4000, 4), p=probability)
@@ -66,7 +69,7 @@ def test_enumeration_agrees_with_sampling() -> None:
 @pytest.mark.parametrize("size", [4, 5])
 def test_what_the_study_finds(size: int) -> None:
     """The ordering of Proposition 4.1 holds for clean comparisons, its zero covariance does not."""
-    errors = bias_variance.study(size)
+    errors = study(size)
     clean = bias_variance.proposition(errors["grouped"])
     assert clean.pop("assumed: levels uncorrelated") is False
     assert all(clean.values())

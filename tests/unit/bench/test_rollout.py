@@ -21,7 +21,7 @@ from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
-from tests.unit.rollout.harness import GOOD, CountingEnv, RolloutHarness
+from tests.unit.rollout.harness import CountingEnv, RolloutHarness
 
 
 @pytest.fixture
@@ -44,7 +44,6 @@ def test_lock_step_requests_all_until_the_last_episode_ends(harness: RolloutHarn
     assert len(set(seeds)) == len(seeds)
     shown = harness.tokenizer.decode(harness.policy.asked[-3].token_ids)
     assert "at 2 of 2" in shown, "what is over is asked again about its last observation"
-    assert harness.tokenizer.decode(harness.response(GOOD).token_ids).startswith(GOOD)
 
 
 class Runner:

@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from env_wrappers.webshop.shop import open_shop
+from hgpo_rllib.bench import webshop
 from hgpo_rllib.bench.webshop import make_queries, measure_play
-from hgpo_rllib.cli.main import app
 from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 
@@ -28,11 +27,12 @@ def test_one_environment_and_more(data: Path) -> None:
     assert row["first_environment_ms"] > 0
 
 
-def test_given_data_are_not_generated(data: Path) -> None:
-    done = CliRunner().invoke(app, ["bench", "webshop", "--data", str(data), "--json"])
-    found = json.loads(done.stdout)
+def test_given_data_are_not_generated(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webshop, "_in_new_process", lambda function, *given: function(*given))
+    found = webshop.bench_webshop(data, 1, steps=5, environments=2)
     assert "building" not in found
     assert found["store"][0]["products"] == 29
+    json.dumps(found)
 
 
 def test_queries_are_all_different(data: Path) -> None:

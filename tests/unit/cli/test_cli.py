@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
-from hgpo_rllib.config import load_config
+from hgpo_rllib.config import RunConfig, load_config
 from tests.unit.cli.command import POCKET, assert_is_refusal, assert_refused, hgpo_process, run_hgpo
 
 
@@ -37,6 +38,7 @@ def test_dry_run_prints_settings_that_load(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     path = tmp_path / "printed.yaml"
     path.write_text(done.stdout)
+    assert yaml.safe_load(done.stdout).keys() == RunConfig.model_fields.keys()
     assert load_config(path, []) == load_config(POCKET, ["learner.lr=1e-3"])
     assert done.stderr.startswith("Resources requested from Ray")
     assert "Traceback" not in done.stderr

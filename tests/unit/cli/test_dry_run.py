@@ -30,6 +30,8 @@ FOLDER = ROOT / "tuned_examples"
 EXAMPLES = sorted(FOLDER.glob("*.yaml"))
 SCIENCEWORLD = importlib.util.find_spec("scienceworld") is not None
 SCRIPTS = sorted(FOLDER.glob("*.py"))
+HARDWARE = re.compile(r"^# Hardware: (\d+) x (\d+) GB GPUs?$", re.MULTILINE)
+ON_GPUS = [path for path in EXAMPLES if HARDWARE.search(path.read_text())]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -52,12 +54,12 @@ def _data_of_the_examples(
     make_noun_extractor.cache_clear()
 
 
-@cache
 def skip_without_packages(path: Path) -> None:
     if path.stem.startswith("scienceworld") and not SCIENCEWORLD:
         pytest.skip("the packages of requirements/scienceworld.txt are not installed")
 
 
+@cache
 def dry_run(path: Path, *overrides: str) -> Result:
     """Run `hgpo train --dry-run` in this process."""
     return CliRunner().invoke(app, ["train", str(path), *overrides, "--dry-run"])
@@ -67,6 +69,23 @@ def cells(text: str, start: str) -> list[list[str]]:
     """Return the cells of the table rows that begin with `start`."""
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines()]
     return [row for row in rows if row and row[0] == start]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_header_of_every_example(path: Path) -> None:
+    """It begins with the command. GPU examples name their hardware; others use no GPU."""
+    config, text = load_config(path, []), path.read_text()
+    assert config.name == path.stem
+    first = text.splitlines()[0]
+    assert first.startswith("# ")
+    assert f"hgpo train tuned_examples/{path.name}" in first
+    head = text.partition("\nname:")[0]
+    if path in ON_GPUS:
+        assert len(HARDWARE.findall(head)) == 1
+        assert "# Not run on a GPU." in head
+    else:
+        assert config.cluster.learner_gpus == config.policy_server.replica_gpus == 0
+        assert "no GPU" in head or "fast check" in head
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -126,26 +145,10 @@ def test_the_points_of_the_grid_in_python() -> None:
     assert sorted(found) == [(alpha, k) for alpha in (0, 1, 2) for k in (2, 4)]
 
 
-HARDWARE = re.compile(r"^# Hardware: (\d+) x (\d+) GB GPUs?$", re.MULTILINE)
-ON_GPUS = [path for path in EXAMPLES if HARDWARE.search(path.read_text())]
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples_say_what_they_need(path: Path) -> None:
-    """GPU examples name their hardware and state that they were not run; others use no GPU."""
-    head = path.read_text().partition("\nname:")[0]
-    if path in ON_GPUS:
-        assert len(HARDWARE.findall(head)) == 1
-        assert "# Not run on a GPU." in head
-    else:
-        cluster, server = load_config(path, []).cluster, load_config(path, []).policy_server
-        assert cluster.learner_gpus == server.replica_gpus == 0
-        assert "no GPU" in head or "fast check" in head
-
-
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
-def test_examples_fit_the_gpus_that_they_name(path: Path) -> None:
-    """All GPUs are used within their memory, and a replica holds all sequences."""
+def test_memory_of_examples_on_gpus(path: Path) -> None:
+    """Examples use all GPUs of their header, within their memory, which is the estimate."""
+    skip_without_packages(path)
     config = load_config(path, [])
     size = find_size(config)
     assert size is not None
@@ -153,12 +156,6 @@ def test_examples_fit_the_gpus_that_they_name(path: Path) -> None:
     needed, memory = estimate.gpu_sizes(config, size), int(hardware[1]) * 10**9
     assert len(needed) == int(hardware[0])
     assert max(*needed, estimate.smallest_gpu(config, size)) <= memory
-
-
-@pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
-def test_the_memory_in_the_headers_is_the_estimate(path: Path) -> None:
-    """The memory in an example's header equals the estimate of the dry run."""
-    skip_without_packages(path)
     head = " ".join(path.read_text().replace("#", "").split())
     for name, process in (("learner", "learner"), ("replica", "policy server replica")):
         (written,) = re.findall(rf"{name} ([\d.]+) GiB", head)

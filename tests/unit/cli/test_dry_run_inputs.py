@@ -60,7 +60,7 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (WEBSHOP,),
         (ALFWORLD, "algorithm.estimator=hcapo"),
         (ALFWORLD, f"env.data={games}", "algorithm.estimator=gear"),
-        (WEBSHOP, "algorithm.estimator=sdar"),
+        (WEBSHOP, f"env.data={store}", "algorithm.estimator=sdar"),
         # The sample of the store has as many human goals, so that no split is empty.
         (WEBSHOP, "env.options.goals=human", "store.products=20000"),
     ):
@@ -124,15 +124,31 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (WEBSHOP, "env.data={store} env.train_split=valid", "unknown split 'valid'"),
         (WEBSHOP, "env.data={store} env.options.num_products=9", "split 'train' is empty"),
         (WEBSHOP, "env.data={store} env.options.price_seed=../../x", "env.options.price_seed: "),
-        (WEBSHOP, "env.options.shuffle_seed=true", "env.options.shuffle_seed: "),
-        (WEBSHOP, "env.options.goals=[human]", "env.options.goals: "),
-        (WEBSHOP, "env.options.nouns=verbs", "unknown noun extractor 'verbs'"),
-        (WEBSHOP, "env.options.price=1", "unknown option env.options.price; available: goals, "),
+        (WEBSHOP, "env.data={store} env.options.shuffle_seed=true", "env.options.shuffle_seed: "),
+        (WEBSHOP, "env.data={store} env.options.goals=[human]", "env.options.goals: "),
+        (WEBSHOP, "env.data={store} env.options.nouns=verbs", "unknown noun extractor 'verbs'"),
+        (
+            WEBSHOP,
+            "env.data={store} env.options.price=1",
+            "unknown option env.options.price; available: goals, ",
+        ),
         (WEBSHOP, "store.products=20", "split 'train' is empty"),
         (WEBSHOP, "store.products=3 env.train_split=train_products", "'train_products' is empty"),
-        (WEBSHOP, "model.model_path={tmp}/missing", "{tmp}/missing does not exist"),
-        (WEBSHOP, "model.model_path=no-model", "model.model_path: no-model does not exist"),
-        (WEBSHOP, "model.model_path={tmp}", "model.model_path: {tmp} holds no config.json"),
+        (
+            WEBSHOP,
+            "env.data={store} model.model_path={tmp}/missing",
+            "{tmp}/missing does not exist",
+        ),
+        (
+            WEBSHOP,
+            "env.data={store} model.model_path=no-model",
+            "model.model_path: no-model does not exist",
+        ),
+        (
+            WEBSHOP,
+            "env.data={store} model.model_path={tmp}",
+            "model.model_path: {tmp} holds no config.json",
+        ),
     ],
 )
 def test_missing_and_unknown_inputs(
@@ -214,12 +230,12 @@ def test_broken_stores(refused: Callable[..., str], store: Path, tmp_path: Path)
     assert "no synthetic goal for any of the 1 products" in refused(WEBSHOP, f"env.data={bare}")
 
 
-def test_broken_models(refused: Callable[..., str], tmp_path: Path) -> None:
+def test_broken_models(refused: Callable[..., str], store: Path, tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
 
     def line() -> str:
-        return refused(WEBSHOP, f"model.model_path={model}")
+        return refused(WEBSHOP, f"env.data={store}", f"model.model_path={model}")
 
     (model / "config.json").write_text("{")
     assert "holds no tokenizer.json" in line()

@@ -46,7 +46,7 @@ def test_the_exceptions_are_needed() -> None:
 
 @pytest.mark.parametrize("name", short_names())
 def test_specs(name: str) -> None:
-    """Each short name finds a spec with prompts for all agents and a data generator.
+    """Each short name finds a spec with prompts for all agents and a generator of demonstrations.
 
     ScienceWorld is the exception: its package has the data, and only pretrained models play it.
     """

@@ -10,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from env_wrappers.spaces import ANY_ACTION
-from hgpo_rllib.agent.templates import thought
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
@@ -46,10 +45,6 @@ class TestPrompted:
         last = model.messages[-1].partition("Now it is your turn.")[2]
         assert last.count("You see: ") == 10
         assert "You have tried this before" not in last
-
-    def test_the_examples_of_react_can_be_read(self) -> None:
-        assert thought("<think> a\n b</think><action>c</action>") == "a b"
-        assert thought("no tags") == ""
 
 
 def test_strategies(generated_games: Path, tmp_path: Path) -> None:

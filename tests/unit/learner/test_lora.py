@@ -37,9 +37,11 @@ def learner(model_path: str) -> HGPOLearner:
     return learner
 
 
-@pytest.fixture
-def trained(learner: HGPOLearner) -> HGPOLearner:
-    """Return the learner after two updates."""
+@pytest.fixture(scope="module")
+def trained(model_path: str) -> HGPOLearner:
+    """Return such a learner after two updates."""
+    learner = build_learner(model_path, **LORA, kl_coeff=0.5)
+    learner.policy.double()
     columns = make_columns(llm_of(learner))
     for _ in range(2):
         update(learner, columns)

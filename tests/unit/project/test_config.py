@@ -314,17 +314,3 @@ class TestNames:
         message = message_of(Path("webshop_pockets"))
         assert "cannot read the config webshop_pockets: " in message
         assert "(close: webshop_pocket" in message
-
-
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_examples(path: Path) -> None:
-    """Every example loads, is named after its file and starts with its own command."""
-    assert load_config(path, []).name == path.stem
-    first = path.read_text().splitlines()[0]
-    assert first.startswith("# ")
-    assert f"hgpo train tuned_examples/{path.name}" in first
-
-
-def test_there_are_examples() -> None:
-    """There are examples, as `test_examples` would pass without any."""
-    assert EXAMPLES

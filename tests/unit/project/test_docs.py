@@ -10,35 +10,15 @@ ROOT = pages.ROOT
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
-@pytest.fixture(params=PAGES, ids=lambda path: path.name)
-def page(request: pytest.FixtureRequest) -> Path:
-    """Return a page."""
-    return request.param
-
-
-def test_links(page: Path) -> None:
-    """Linked files and headings exist, and external URLs are well formed (none is fetched)."""
-    assert pages.link_problems(page, page.read_text()) == []
-
-
-def test_names_of_files(page: Path) -> None:
-    """Files named in the text exist, and no placeholder is left."""
-    assert pages.path_problems(page.read_text()) == []
-
-
-def test_commands(page: Path) -> None:
-    """`hgpo` and `make` commands are valid: sub-commands, options, run files and overrides."""
-    assert pages.command_problems(page.read_text()) == []
-
-
-def test_run_files(page: Path) -> None:
-    """YAML blocks contain only existing settings."""
-    assert pages.yaml_problems(page.read_text()) == []
-
-
-def test_code(page: Path) -> None:
-    """Python blocks compile, import and print the block of text that follows them."""
-    assert pages.python_problems(page.read_text()) == []
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_page(page: Path) -> None:
+    """Links, file names, commands, settings in YAML, and Python code of a page are valid."""
+    text = page.read_text()
+    assert pages.link_problems(page, text) == []
+    assert pages.path_problems(text) == []
+    assert pages.command_problems(text) == []
+    assert pages.yaml_problems(text) == []
+    assert pages.python_problems(text) == []
 
 
 def test_every_page_is_reached() -> None:

@@ -124,7 +124,7 @@ def write_jsonl(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if path.suffix == ".gz":
-        path.write_bytes(gzip.compress(text.encode()))
+        path.write_bytes(gzip.compress(text.encode(), mtime=0))
     else:
         path.write_text(text)
 

@@ -154,10 +154,12 @@ def check_key(harness: GatewayHarness) -> None:
     played, session = harness.begin()
     harness.ask(session)
     for wrong in ({"Authorization": "Bearer guess"}, {"Authorization": "secret"}, {}):
-        for path in ("/sessions", f"/sessions/{session}/end", f"/sessions/{session}/v1/x"):
-            response = harness.openai_http.post(harness.url + path, headers=wrong)
-            assert response.status_code in (401, 404)
-            assert (response.status_code == 404) == path.endswith("x")
+        for path in (
+            "",
+            *(f"/{session}/{name}" for name in ("v1/chat/completions", "reward", "end")),
+        ):
+            response = harness.openai_http.post(f"{harness.url}/sessions{path}", headers=wrong)
+            assert response.status_code == 401
     assert len(harness.end(session, played)) == 1
 
 

@@ -231,7 +231,7 @@ class TestCommand:
     def test_other_inputs_do_not_resume(
         self, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Resuming with other settings is refused, and the same command resumes."""
+        """Another command is refused, and the same command is accepted again."""
 
         def stop(*arguments: object) -> None:
             raise KeyboardInterrupt

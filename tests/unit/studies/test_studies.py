@@ -17,7 +17,7 @@ from hgpo_rllib.studies.analysis import Results
 from hgpo_rllib.studies.records import load_records, make_record, record_path
 from hgpo_rllib.studies.records import write_record as write
 from hgpo_rllib.studies.run import is_committed, plan, run_study
-from hgpo_rllib.studies.settings import STUDIES, load_study, parse_study, settings_hash
+from hgpo_rllib.studies.settings import load_study, parse_study, settings_hash
 from tests.unit.cli.command import assert_is_refusal, run_hgpo
 from tests.unit.results.test_results import record as record_run
 from tests.unit.studies.synthetic import CONTENT, SPLITS, changed, folder_with, synthetic
@@ -236,8 +236,3 @@ class TestPlan:
         ignored = path.with_name("ignored.yaml")
         ignored.write_text("")
         assert not is_committed(ignored)
-
-
-@pytest.mark.parametrize("path", sorted(STUDIES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_committed_studies(path: Path) -> None:
-    load_study(path).sweep()

@@ -24,8 +24,6 @@ from hgpo_rllib.evaluation.evaluate import evaluate
 from tests.unit.cli.command import Run
 from tests.unit.scripted_model import make
 
-# ruff takes a fixture's name for one that is defined again.
-
 Game = dict[str, Any]
 TASK = "Your task is to: "
 REMEDY = "allow it with env.options.trusted=true"

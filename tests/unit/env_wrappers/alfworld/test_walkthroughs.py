@@ -23,8 +23,6 @@ from hgpo_rllib.evaluation.evaluate import evaluate
 from tests.unit.cli.command import Run
 from tests.unit.scripted_model import lines, make
 
-# ruff takes a fixture's name for one that is defined again.
-
 SPLIT = "valid_seen"
 
 

@@ -18,8 +18,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.webshop import cache, catalogue
 from env_wrappers.webshop.catalogue import open_catalogue
 from env_wrappers.webshop.generator import generate
-from env_wrappers.webshop.records import Listing
-from env_wrappers.webshop.source import find_sources, read_listings
+from env_wrappers.webshop.source import read_listings
 from env_wrappers.webshop.synthetic_products import CatalogueSpec
 from tests.unit.env_wrappers.webshop.webshop_data import (
     ATTRIBUTES,
@@ -42,10 +41,6 @@ print(catalogue.folder, catalogue.search("green mops"))
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     return write_data(tmp_path / "data")
-
-
-def _listings(data: Path, **changed: Any) -> list[Listing]:
-    return list(read_listings(find_sources(write_data(data, **changed)), None, Counter()))
 
 
 def _open_elsewhere(data: Path) -> subprocess.Popen[str]:

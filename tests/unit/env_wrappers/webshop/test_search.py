@@ -164,19 +164,19 @@ def test_queries_without_a_known_word_find_nothing(tmp_path: Path, query: str) -
 
 
 @pytest.mark.parametrize(
-    "query",
+    ("query", "found"),
     [
-        "red " * (MEGABYTE // 4),
-        pytest.param(" ".join(map(str, range(MEGABYTE // 7))), marks=pytest.mark.slow),
-        "red" + "\n漢" * (MEGABYTE // 4),
+        ("red " * (MEGABYTE // 4), 1),
+        pytest.param(" ".join(map(str, range(MEGABYTE // 7))), 50, marks=pytest.mark.slow),
+        ("red" + "\n漢" * (MEGABYTE // 4), 2),
     ],
     ids=["one word", "all different", "no space"],
 )
-def test_a_query_of_a_megabyte_takes_seconds(tmp_path: Path, query: str) -> None:
+def test_a_query_of_a_megabyte_takes_seconds(tmp_path: Path, query: str, found: int) -> None:
     numbers = [(f"{n:05}", f"number {n}") for n in range(2000)]
     index = _index([("A", "red shoe"), ("B", "漢 hat"), *numbers], tmp_path)
     start = time.process_time()
-    assert len(index.search(query, 50)) in (1, 2, 50)
+    assert len(index.search(query, 50)) == found
     assert time.process_time() - start < 10
 
 

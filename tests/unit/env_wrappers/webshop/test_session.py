@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from env_wrappers.webshop.nouns import NounExtractor
-from env_wrappers.webshop.pages import Kind
+from env_wrappers.webshop.pages import PageKind
 from env_wrappers.webshop.records import Product
 from env_wrappers.webshop.session import Session, parse_action
 from env_wrappers.webshop.shop import Shop, open_shop
@@ -148,7 +148,7 @@ def test_an_empty_search_finds_nothing(session: Session) -> None:
 def test_a_search_is_understood_on_every_page(session: Session) -> None:
     for actions in ([], ["click[description]"], ["click[buy now]"]):
         play(open_product(session, SHIRT), *actions, "search[towel]")
-        assert session.page.kind is Kind.RESULTS
+        assert session.page.kind is PageKind.RESULTS
         assert session.page.product is None
         assert not session.page.chosen
 
@@ -200,7 +200,7 @@ def test_random_products_make_another_state_of_each_view(session: Session) -> No
 
 def test_a_click_goes_by_its_name_first(session: Session) -> None:
     assert play(open_product(session, ODD), "click[features]").page.sub_page == "Features"
-    assert play(session, "click[< prev]", "click[< prev]").page.kind is Kind.RESULTS
+    assert play(session, "click[< prev]", "click[< prev]").page.kind is PageKind.RESULTS
     assert open_product(session, ODD).step("click[buy now]")[1]
     open_product(session, ODD).step("click[search]")
     assert session.ignored
@@ -238,7 +238,7 @@ def test_a_search_for_the_name_of_a_page_misleads_the_way_back(session: Session)
     assert play(session, "click[next >]").page.number == 1
     play(session, "search[towel item_page]", "click[next >]", "click[< prev]")
     play(session, f"click[{TOWELS[0].lower()}]", "click[features]", "click[< prev]")
-    assert session.page.kind is Kind.RESULTS
+    assert session.page.kind is PageKind.RESULTS
 
 
 # Properties of random walks
