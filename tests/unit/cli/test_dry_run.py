@@ -148,7 +148,6 @@ def test_the_points_of_the_grid_in_python() -> None:
 @pytest.mark.parametrize("path", ON_GPUS, ids=lambda path: path.stem)
 def test_memory_of_examples_on_gpus(path: Path) -> None:
     """Examples use all GPUs of their header, within their memory, which is the estimate."""
-    skip_without_packages(path)
     config = load_config(path, [])
     size = find_size(config)
     assert size is not None
@@ -156,6 +155,7 @@ def test_memory_of_examples_on_gpus(path: Path) -> None:
     needed, memory = estimate.gpu_sizes(config, size), int(hardware[1]) * 10**9
     assert len(needed) == int(hardware[0])
     assert max(*needed, estimate.smallest_gpu(config, size)) <= memory
+    skip_without_packages(path)
     head = " ".join(path.read_text().replace("#", "").split())
     for name, process in (("learner", "learner"), ("replica", "policy server replica")):
         (written,) = re.findall(rf"{name} ([\d.]+) GiB", head)

@@ -154,10 +154,7 @@ def check_key(harness: GatewayHarness) -> None:
     played, session = harness.begin()
     harness.ask(session)
     for wrong in ({"Authorization": "Bearer guess"}, {"Authorization": "secret"}, {}):
-        for path in (
-            "",
-            *(f"/{session}/{name}" for name in ("v1/chat/completions", "reward", "end")),
-        ):
+        for path in ("", *(f"/{session}/{p}" for p in ("v1/chat/completions", "reward", "end"))):
             response = harness.openai_http.post(f"{harness.url}/sessions{path}", headers=wrong)
             assert response.status_code == 401
     assert len(harness.end(session, played)) == 1
