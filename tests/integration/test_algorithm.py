@@ -230,7 +230,7 @@ def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
     assert isinstance(refused, RequestFailedError)
     assert "length" in str(refused)
     assert isinstance(answer, Generation)
-    assert len(answer.token_ids) == 16
+    assert 0 < len(answer.token_ids) <= 16  # it can end with the end token
 
 
 def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:
@@ -259,7 +259,8 @@ def test_an_evaluation_has_no_results_of_earlier_ones(
 ) -> None:
     """A resumed run with other splits reports only these."""
     algorithm.evaluate()
-    config = algorithm.config.copy(copy_frozen=False).training(eval_splits=["valid_seen"])
+    config = algorithm.config.copy(copy_frozen=False)
+    config.eval_splits = ["valid_seen"]
     monkeypatch.setattr(algorithm, "config", config)
     assert algorithm.evaluate()["env_runners"].keys() == {"valid_seen", "all"}
 

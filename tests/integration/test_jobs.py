@@ -153,6 +153,27 @@ def following(head: Head, command: list[str], log: Path) -> Iterator[subprocess.
         process.wait()
 
 
+def endless(arguments: list[str], output: Path) -> list[str]:
+    """Return the arguments of a run that goes on until it is stopped."""
+    settings = ["rollout.groups_per_iteration=1", "rollout.group_size=2"]
+    settings += ["evaluation.splits=[valid_seen]", "evaluation.episodes=1"]
+    return [*arguments[1:], *settings, f"output={output}", "iterations=500"]
+
+
+def test_a_killed_job_leaves_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
+    """A job that is stopped without time to end leaves no engine and no Serve application."""
+    head.run(*head.submit("alone", 0, "--no-wait", train=endless(arguments, tmp_path)))
+    wait_until(lambda: list(tmp_path.glob("*/metrics.jsonl")), 300)
+    assert len(head.applications()) == 1
+    assert sum("ServeReplica" in line for line in head.ours()) == 1
+    head.run(*head.command("ray", "job", "stop", "alone"))
+    assert "continue with" not in head.ask("jobs/alone/logs")["logs"]
+    wait_until(lambda: not head.applications(), 60)
+    wait_until(lambda: not head.ours(), 30)
+    assert head.status("alone") == "STOPPED"
+
+
+@pytest.mark.slow  # takes minutes
 def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
     """Two jobs, one stopped with time to end and one killed, do not affect each other.
 
@@ -160,9 +181,7 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
     """
 
     def train(name: str) -> list[str]:
-        settings = ["rollout.groups_per_iteration=1", "rollout.group_size=2"]
-        settings += ["evaluation.splits=[valid_seen]", "evaluation.episodes=1"]
-        return [*arguments[1:], *settings, f"output={tmp_path / name}", "iterations=500"]
+        return endless(arguments, tmp_path / name)
 
     log = tmp_path / "log.txt"
     head.run(*head.submit("killed", 0, "--no-wait", train=train("killed")))
@@ -194,7 +213,7 @@ def test_stopped_jobs_leave_nothing(head: Head, arguments: list[str], tmp_path: 
         assert head.status(name) == "STOPPED"
 
 
-@pytest.mark.slow  # takes a minute; the test above follows a job too
+@pytest.mark.slow  # takes a minute
 def test_a_job_is_followed_to_its_end(head: Head, arguments: list[str], tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     submit = head.submit("whole", 60, train=[*arguments[1:], "iterations=1"])

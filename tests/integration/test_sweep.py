@@ -19,15 +19,23 @@ def results(folder: Path) -> list[dict]:
     return pd.read_csv(folder / "results.csv").to_dict("records")
 
 
-def sweep(arguments: list[str], tmp_path: Path) -> tuple[Command, Path, Path]:
-    """Start a sweep of two trials, one at a time; return it with the trials' directories.
+def sweep(
+    arguments: list[str], tmp_path: Path, limits: tuple[int, ...] = (20, 1)
+) -> tuple[Command, Path, Path]:
+    """Start a sweep, one trial at a time; return it with the directories of two trials.
 
     The second trial has one step per game, so that it wins nothing and is stopped early.
     """
     folder = tmp_path / "sweep"
     settings = ["iterations=2", "evaluation.interval=1", "evaluation.episodes=12", ONE_AT_A_TIME]
     settings.append("evaluation.splits=[train]")  # the small model wins half of its games
-    options = ["--grid", f"{LIMIT}=20,1", f"{ALPHA}=1", "--scheduler=asha", f"--output={folder}"]
+    options = [
+        "--grid",
+        f"{LIMIT}={','.join(map(str, limits))}",
+        f"{ALPHA}=1",
+        "--scheduler=asha",
+        f"--output={folder}",
+    ]
     command = Command([*arguments, *settings, *options], tmp_path / "log.txt", "sweep")
     trials = (f"0{n}-max_steps={limit}-weight_alpha=1-seed=0" for n, limit in ((1, 20), (2, 1)))
     first, second = (folder / name for name in trials)
@@ -45,16 +53,26 @@ def assert_complete(command: Command, second: Path) -> None:
     good, bad = results(folder)
     assert (good["iterations"], bad["iterations"]) == (2, 1)
     assert good["after"] > bad["after"] == 0
+    assert_files(folder)
+
+
+def assert_files(folder: Path) -> None:
     assert list(folder.glob("heat_map-*.png"))
     assert (folder / "report.html").is_file()
     assert not (folder / "tune").exists()
 
 
-def test_two_trials(arguments: list[str], tmp_path: Path) -> None:
-    command, first, second = sweep(arguments, tmp_path)
-    assert_complete(command, second)
+def test_one_trial(arguments: list[str], tmp_path: Path) -> None:
+    """A sweep of one trial, as each takes a minute, has all results; the next test has two."""
+    command, trial, _ = sweep(arguments, tmp_path, limits=(20,))
+    assert command.process.wait(400) == 0, command.log.read_text()
+    command.assert_nothing_survives()
     assert ": 1 at a time" in command.log.read_text()
-    assert RunDirectory(first).is_finished()
+    assert RunDirectory(trial).is_finished()
+    (found,) = results(trial.parent)
+    assert (found[LIMIT], found["iterations"]) == (20, 2)
+    assert found["after"] > 0
+    assert_files(trial.parent)
 
 
 @pytest.mark.slow  # starts a sweep twice
