@@ -180,15 +180,16 @@ def test_every_estimator_scores_real_episodes(algorithm: HGPO) -> None:
 def test_estimators_with_a_teacher(algorithm: HGPO, monkeypatch: pytest.MonkeyPatch) -> None:
     """The estimators train with the outcome or with the plan of the game file in the prompts."""
     runner = algorithm.env_runner
-    for name, told in (
-        ("hcapo", "the episode ended with"),
-        ("gear", "can be solved by these actions: "),
-        ("sdar", "can be solved by these actions: "),
+    for name, iterations, told in (
+        ("hcapo", 2, "the episode ended with"),
+        ("gear", 1, "can be solved by these actions: "),
+        ("sdar", 1, "can be solved by these actions: "),
     ):
         config = algorithm.config.copy(copy_frozen=False).training(estimator=name)
         monkeypatch.setattr(algorithm, "config", config)
         monkeypatch.setattr(runner, "config", config)
-        algorithm.train()
+        for _ in range(iterations):
+            algorithm.train()
         iteration = algorithm.last_iteration
         played, steps = iteration.scored.trajectories, iteration.scored.steps
         assert steps.teacher_nll is not None
@@ -230,7 +231,7 @@ def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
     assert isinstance(refused, RequestFailedError)
     assert "length" in str(refused)
     assert isinstance(answer, Generation)
-    assert 0 < len(answer.token_ids) <= 16  # it can end with the end token
+    assert len(answer.token_ids) == 16
 
 
 def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:

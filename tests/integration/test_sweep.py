@@ -63,7 +63,7 @@ def assert_files(folder: Path) -> None:
 
 
 def test_one_trial(arguments: list[str], tmp_path: Path) -> None:
-    """A sweep of one trial, as each takes a minute, has all results; the next test has two."""
+    """A sweep of one trial has all results."""
     command, trial, _ = sweep(arguments, tmp_path, limits=(20,))
     assert command.process.wait(400) == 0, command.log.read_text()
     command.assert_nothing_survives()
@@ -73,6 +73,14 @@ def test_one_trial(arguments: list[str], tmp_path: Path) -> None:
     assert (found[LIMIT], found["iterations"]) == (20, 2)
     assert found["after"] > 0
     assert_files(trial.parent)
+
+
+@pytest.mark.slow  # each trial takes a minute
+def test_two_trials(arguments: list[str], tmp_path: Path) -> None:
+    command, first, second = sweep(arguments, tmp_path)
+    assert_complete(command, second)
+    assert ": 1 at a time" in command.log.read_text()
+    assert RunDirectory(first).is_finished()
 
 
 @pytest.mark.slow  # starts a sweep twice

@@ -68,9 +68,9 @@ def test_options(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(alfworld, "bench_alfworld", bench)
     monkeypatch.setattr(webshop, "bench_webshop", bench)
-    for words in ("alfworld --official 3", "webshop --data store --products 50"):
+    for words in ("alfworld --official 3", "webshop --products 50", "webshop --data store"):
         assert CliRunner().invoke(app, ["bench", *words.split()]).exit_code == 0
-    assert given == [(None, "valid_seen", 3, 4), (Path("store"), 50)]
+    assert given == [(None, "valid_seen", 3, 4), (None, 50), (Path("store"), 1000)]
     assert CliRunner().invoke(app, ["bench", "webshop", "--products", "0"]).exit_code == 2
 
 

@@ -249,10 +249,16 @@ def test_no_signal(
         update(stopping, batch)
 
 
-def test_parameters_that_are_no_numbers_are_never_saved(model_path: str) -> None:
-    """A step that overflows the parameters ends the run, also with `on_bad_batch=skip`."""
-    learner = make_learner(model_path, **COMMON | {"lr": 1e200}, on_bad_batch="skip")
-    with pytest.raises(RunStoppedError, match="update 1: the policy's parameters are not finite"):
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [("stop", "update 1"), ("skip", "update 1: the policy's parameters are not finite")],
+)
+def test_parameters_that_are_no_numbers_are_never_saved(
+    model_path: str, policy: str, message: str
+) -> None:
+    """A step that overflows the parameters ends the run, whatever `on_bad_batch` is."""
+    learner = make_learner(model_path, **COMMON | {"lr": 1e200}, on_bad_batch=policy)
+    with pytest.raises(RunStoppedError, match=message):
         update(learner, make_columns(llm_of(learner), STEPS))
 
 

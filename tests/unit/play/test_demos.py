@@ -256,6 +256,7 @@ def test_an_unknown_expert_is_refused_before_data_are_generated(hgpo: Run, tmp_p
 @pytest.mark.parametrize(
     ("options", "named"),
     [
+        (("--expert", "guru"), "unknown 'guru', choose from oracle, explorer, planner"),
         (("agent.prompt=nix",), "no prompt template 'nix'"),
         (("agent.prompt=wrong.jinja",), "wrong.jinja: unknown variable mood; available"),
         (("agent.prompt=attribute.jinja",), "attribute.jinja: UndefinedError: 'str object' has no"),

@@ -157,6 +157,8 @@ def check_key(harness: GatewayHarness) -> None:
         for path in ("", *(f"/{session}/{p}" for p in ("v1/chat/completions", "reward", "end"))):
             response = harness.openai_http.post(f"{harness.url}/sessions{path}", headers=wrong)
             assert response.status_code == 401
+        url = f"{harness.url}/sessions/{session}/v1/x"
+        assert harness.openai_http.post(url, headers=wrong).status_code == 404
     assert len(harness.end(session, played)) == 1
 
 

@@ -142,8 +142,12 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
         (run(num_learners=3), [{"CPU": 2}], ["num_learners=3", "1 CPU each"]),
         (run(num_learners=2), [{"CPU": 2}], ["num_learners=2", "holds 1"]),
         (run(1, num_learners=2), [{"CPU": 9, "GPU": 1}], ["num_learners=2", "1 GPU each"]),
-        (run(1, 1, replica_gpus=1), [{"CPU": 9, "GPU": 1}], ["1 GPU each", "holds 0"]),
-        (run(1, 1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["1 GPU each"]),
+        (
+            run(1, 1, replica_gpus=1),
+            [{"CPU": 9, "GPU": 1}],
+            ["num_learners=1", "1 GPU each", "holds 0"],
+        ),
+        (run(1, 1, replica_gpus=0.5), [{"CPU": 9, "GPU": 1}], ["num_learners=1", "1 GPU each"]),
         (
             run(replica_resources={"rollout": 1}, num_replicas=2),
             [{"CPU": 2}, {"CPU": 4, "rollout": 1}],

@@ -210,8 +210,13 @@ class TestReport:
         assert claims
         assert "## Verdicts" not in text
 
-    def test_the_same_bytes_again(self, finished: Results) -> None:
-        """The page does not depend on the order of the records."""
+    def test_the_same_bytes_again(self, finished: Results, tmp_path: Path) -> None:
+        """The page does not depend on the order of the records, nor on writing and reading them."""
+        docs = tmp_path / "docs"
+        for record in reversed(finished.records):
+            write(record, docs)
+        loaded = load_studies(docs, folder_with(tmp_path, CONTENT))
+        assert render(loaded) == render({"arms": finished})
         reverse = Results(finished.study, finished.records[::-1])
         assert render({"arms": reverse}) == render({"arms": finished})
 
