@@ -259,7 +259,7 @@ class Sessions:
         self._claimed: dict[str, Session] = {}
 
     async def play(self, session: Session) -> Trajectory:
-        """Offer a session to clients and return its trajectory; see `Session.played`."""
+        """Offer a session to clients and return its trajectory; see `Session.wait_until_ended`."""
         self._offered.put_nowait(session)
         try:
             await session.claimed
