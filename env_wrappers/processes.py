@@ -91,10 +91,10 @@ def map_in_processes(
     """Yield ``work(item)`` in the order of the items; `work` must be picklable.
 
     With one worker, this process does the work; None: one process per `_ITEMS_PER_WORKER` items,
-    at most one per CPU.
+    at most one per CPU that this process may use.
     """
     if workers is None:
-        workers = min(os.cpu_count() or 1, len(items) // _ITEMS_PER_WORKER)
+        workers = min(len(os.sched_getaffinity(0)), len(items) // _ITEMS_PER_WORKER)
     if workers <= 1:
         yield from map(work, items)
         return

@@ -1,7 +1,7 @@
 """Copy ALFWorld games to the splits train, dev and test, which share no scenes.
 
     python examples/split_by_scene.py DATA OUT
-    hgpo train alfworld_pocket env.data=OUT env.train_split=train evaluation.splits=[test]
+    hgpo train alfworld_official_pocket env.data=OUT
 
 The official `valid_unseen` has four scenes, too few to compare methods. Of each kind of room, a
 third of the scenes become `test`, a sixth `dev`, on which settings can be chosen, and half `train`.

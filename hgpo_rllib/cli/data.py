@@ -146,8 +146,8 @@ def write_demonstrations(
 
     run = load_config(config, overrides or [])
     check_no_strategies(run, "hgpo data demos")
-    find_expert(expert, run.env)  # an unknown name ends the command before data are generated
     run, _ = find_environment(run.env.env_id).find_split(run, run.env.train_split)
+    find_expert(expert, run.env)  # an unknown name ends the command before data are generated
     environment = find_environment(run.env.env_id)
     if environment.data_generator(run) is not None:
         with progress("generating data") as on_progress:

@@ -102,19 +102,23 @@ def with_absolute_paths(config: RunConfig) -> RunConfig:
     model = config.model.model_path
     if model is not None and Path(model).is_dir():  # else the name of a model on a hub
         model = str(Path(model).absolute())
-    config = find_environment(config.env.env_id).with_data(
+    environment = find_environment(config.env.env_id)
+    config = environment.with_data(
         config, lambda part: part.env.data and str(expand_home(part.env.data).absolute())
     )
+    config = environment.with_prompts(config, _absolute_template)
     names = ("prompt", "strategy_prompt", "follow_up_prompt")
     templates = {name: getattr(config.agent, name) for name in names}
-    paths = {
-        name: str(Path(template).absolute())
-        for name, template in templates.items()
-        if template and not (PROMPTS / f"{template}.jinja").is_file()
-    }
+    paths = {name: _absolute_template(given) for name, given in templates.items() if given}
     return config.model_copy(
         update={
             "model": config.model.model_copy(update={"model_path": model}),
             "agent": config.agent.model_copy(update=paths),
         }
     )
+
+
+def _absolute_template(template: str) -> str:
+    """Return the absolute path of a prompt template; one in `PROMPTS` keeps its name."""
+    is_known = (PROMPTS / f"{template}.jinja").is_file()
+    return template if is_known else str(Path(template).absolute())

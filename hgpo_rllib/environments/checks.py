@@ -60,7 +60,7 @@ def check_settings(config: RunConfig, split: str) -> gymnasium.Env:
         ConfigError, DataError: a setting is wrong, or data are missing or broken.
     """
     check_templates(config.agent)
-    # With made-up values, because a reset can take seconds: ScienceWorld's starts Java.
+    # With made-up values, because a reset loads a game, which can take seconds.
     _check_rendering(config.agent, "You are here.", {"goal": "Go.", "admissible_actions": ["go"]})
     check_options(config.env)
     try:
@@ -242,6 +242,12 @@ def _play_a_step(env: gymnasium.Env, reports_states: bool) -> tuple[str, dict[st
     observation, info = _call(reset, 2, lambda: env.reset(seed=0), required)
     if not info["admissible_actions"]:
         raise DataError(f"'admissible_actions' in the info of {reset} is empty")
+    for offered in info["admissible_actions"]:
+        if not isinstance(offered, str) or offered != offered.strip().lower():
+            raise DataError(
+                f"'admissible_actions' in the info of {reset} has {offered!r}: give text in lower "
+                "case without surrounding spaces, as agents write actions"
+            )
     again, other = _call(reset, 2, lambda: env.reset(seed=0), required)
     if (again, other["goal"]) != (observation, info["goal"]):
         raise DataError(

@@ -1,7 +1,7 @@
 """Mixtures: several environments in one run, with one policy."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -57,12 +57,14 @@ class Mixture(EnvironmentSpec):
 
     def with_data(self, config: RunConfig, find: Callable[[RunConfig], str | None]) -> RunConfig:
         """See `EnvironmentSpec`."""
-        given = config.env.options["environments"]
-        found = {name: find(part) for name, part in self.parts(config).items()}
-        environments = {name: given[name] | {"data": data} for name, data in found.items()}
-        options = config.env.options | {"environments": environments}
-        env = config.env.model_copy(update={"options": options})
-        return config.model_copy(update={"env": env})
+        parts = self.parts(config).items()
+        return _changed(config, {name: {"data": find(part)} for name, part in parts})
+
+    def with_prompts(self, config: RunConfig, change: Callable[[str], str]) -> RunConfig:
+        """See `EnvironmentSpec`."""
+        mixed = _mixed(config.env).items()
+        own = {name: part.prompt for name, part in mixed if part.prompt is not None}
+        return _changed(config, {name: {"prompt": change(prompt)} for name, prompt in own.items()})
 
     def find_split(self, config: RunConfig, split: str) -> tuple[RunConfig, str]:
         """See `EnvironmentSpec`."""
@@ -90,6 +92,14 @@ class Mixture(EnvironmentSpec):
         names = tuple(f"{name}/{games[name].names[task]}" for name, task in places)
         hashes = [found.data_hash or "" for found in games.values()]
         return Games(names, digest("\n".join(hashes).encode()) if all(hashes) else None)
+
+
+def _changed(config: RunConfig, changes: Mapping[str, Mapping[str, Any]]) -> RunConfig:
+    """Return the settings with other settings of some of the mixture's environments."""
+    given = config.env.options["environments"]
+    environments = {name: {**own, **changes.get(name, {})} for name, own in given.items()}
+    env = config.env.model_copy(update={"options": {"environments": environments}})
+    return config.model_copy(update={"env": env})
 
 
 def _mixed(settings: EnvSettings) -> dict[str, MixedEnvironment]:

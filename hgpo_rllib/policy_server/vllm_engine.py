@@ -1,7 +1,7 @@
 """vLLM as an `Engine`, and the extension of vLLM's workers that loads new weights.
 
-Apart from benchmarks and `gpu_transports`, only this module imports vLLM. Replicas import it, and
-so do vLLM's workers, because `WorkerExtension` is in it.
+Apart from benchmarks, `gpu_transports` and `vllm_serve`, only this module imports vLLM. Replicas
+import it, and so do vLLM's workers, because `WorkerExtension` is in it.
 """
 
 import itertools

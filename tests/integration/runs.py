@@ -1,10 +1,11 @@
 """Helpers of tests that start runs and read their files."""
 
 import json
-import os
 from pathlib import Path
 
-ONE_AT_A_TIME = f"policy_server.replica_cpus={(os.cpu_count() or 1) // 2}"
+from ray._private.utils import get_num_cpus
+
+ONE_AT_A_TIME = f"policy_server.replica_cpus={int(get_num_cpus()) // 2}"
 """Lets a sweep run one trial at a time on any machine."""
 
 

@@ -227,11 +227,14 @@ def test_a_prompt_that_the_engine_refuses_fails_alone(algorithm: HGPO) -> None:
     sampling = Sampling(1.0, max_tokens=16, stop_token_ids=())
     weights = sync(algorithm)
     too_long = Prompt([40] * (algorithm.config.max_prompt_tokens + 4096))
-    refused, answer = algorithm.env_runner.generate([too_long, Prompt(PROMPT)], sampling, weights)
+    prompt = Prompt(PROMPT, seed=0)
+    (alone,) = algorithm.env_runner.generate([prompt], sampling, weights)
+    refused, answer = algorithm.env_runner.generate([too_long, prompt], sampling, weights)
     assert isinstance(refused, RequestFailedError)
     assert "length" in str(refused)
+    assert isinstance(alone, Generation)
     assert isinstance(answer, Generation)
-    assert len(answer.token_ids) == 16
+    assert answer.token_ids.tolist() == alone.token_ids.tolist()
 
 
 def test_the_same_seeds_draw_the_same_episodes(algorithm: HGPO) -> None:

@@ -130,7 +130,7 @@ def head() -> Iterator[Head]:
     files = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
     node = Head(files)
     try:
-        wait_until(node.is_up, 120)
+        wait_until(node.is_up, 120, node.log.read_text)
         yield node
     finally:
         node.kill()
@@ -163,7 +163,11 @@ def endless(arguments: list[str], output: Path) -> list[str]:
 def test_a_killed_job_leaves_nothing(head: Head, arguments: list[str], tmp_path: Path) -> None:
     """A job that is stopped without time to end leaves no engine and no Serve application."""
     head.run(*head.submit("alone", 0, "--no-wait", train=endless(arguments, tmp_path)))
-    wait_until(lambda: list(tmp_path.glob("*/metrics.jsonl")), 300)
+    wait_until(
+        lambda: list(tmp_path.glob("*/metrics.jsonl")),
+        300,
+        lambda: head.ask("jobs/alone/logs")["logs"],
+    )
     assert len(head.applications()) == 1
     assert sum("ServeReplica" in line for line in head.ours()) == 1
     head.run(*head.command("ray", "job", "stop", "alone"))

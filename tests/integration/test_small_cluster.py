@@ -1,6 +1,5 @@
 """`hgpo sweep` on a cluster that is too small for a trial."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ def test_too_small_a_cluster_is_one_line(
     """The command exits with code 2 before it makes files, instead of waiting for CPUs."""
     monkeypatch.setenv("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # search the node on loopback
-    cpus = os.cpu_count() or 1
+    cpus = int(ray.cluster_resources()["CPU"])
     settings = [
         *arguments,
         f"policy_server.replica_cpus={cpus}",

@@ -135,8 +135,10 @@ def test_an_error_of_the_short_run_is_a_finding(monkeypatch: pytest.MonkeyPatch)
     assert found == {"check": "short run", "problem": "ValueError: no such layer"}
 
 
-def test_problems_are_named_with_exit_code_1() -> None:
-    """Problems of a GPU run on this machine are printed, and no short run is started."""
+def test_problems_are_named_with_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems of a GPU run on a machine without one are printed, and no short run is started."""
+    have_gpus(monkeypatch, 0, 0)
+    monkeypatch.setattr(torch.version, "cuda", None)
     result = CliRunner().invoke(app, ["doctor", str(QWEN), "env.data=nowhere", "--json"])
     assert result.exit_code == 1
     for text in ("HGPO_BACKEND=gpu make setup", "CUDA finds no GPU", "nowhere", "not started"):

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from env_wrappers.errors import DataError
 from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
 from hgpo_rllib.agent.parsing import is_admissible
 from hgpo_rllib.agent.templates import SEPARATOR
@@ -130,7 +131,11 @@ class Game:
         return await self._current(request)
 
     def _step(self, action: str) -> None:
-        observation, reward, terminated, truncated, self._info = self._env.step(action)
+        try:
+            observation, reward, terminated, truncated, self._info = self._env.step(action)
+        except DataError:
+            self._episode["success"] = False  # no episode is running after an error
+            raise
         result = {"action": action, "reward": reward, "inadmissible": self._info["inadmissible"]}
         self._steps[-1] |= result
         self._episode["episode_return"] += reward

@@ -189,12 +189,16 @@ def test_a_task_has_a_renderer_of_its_own() -> None:
     assert renderer.for_task({"goal": "win", "prompt": "of its own environment"}) is renderer
 
 
-def test_absolute_paths_of_data(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absolute_paths(settings: list[str]) -> None:
     """Relative paths become absolute, since trials and actors run in other folders."""
+    prompt = f"{MIXED}.textcraft.prompt=mine.jinja"
+    config = load_config(RUN_FILE, [*settings, prompt])
     relative = MIXTURE.with_data(config, lambda part: "games" if part.env.max_steps == 20 else None)
     parts = MIXTURE.parts(with_absolute_paths(relative))
     assert parts["alfworld"].env.data == str(Path("games").absolute())
     assert parts["textcraft"].env.data is None
+    assert parts["textcraft"].agent.prompt == str(Path("mine.jinja").absolute())
+    assert parts["alfworld"].agent.prompt == "alfworld_compact"
 
 
 def test_the_pocket_model_depends_on_all_environments(settings: list[str]) -> None:

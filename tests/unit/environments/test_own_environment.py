@@ -200,6 +200,7 @@ Lost.info = lambda *a, **k: {{n: v for n, v in info(*a, **k).items() if n != {ke
         ("offered = action in self.actions()", "offered = self.no", "step('go to "),
         ("(self, split, data, max_steps)", "(self, split, max_steps)", "cannot be made with"),
         ('"admissible_actions": self.actions()', '"admissible_actions": []', "is empty"),
+        ('f"go to {place}"', 'f"Go to {place}"', "has 'Go to "),
     ],
 )
 def test_faults_are_named(folder: Path, config: RunConfig, old: str, new: str, part: str) -> None:

@@ -14,6 +14,7 @@ from hgpo_rllib.learner.losses import (
     cispo_loss,
     clamp_log_ratio,
     clipped_policy_loss,
+    gated_distillation,
     importance_weights,
     kl_estimate,
     mismatch,
@@ -263,3 +264,55 @@ def test_gradient_of_the_kl(estimator: Any, clamp: float | None) -> None:
     ratio = torch.linspace(0.3, 4.1, 24, dtype=torch.float64)
     kl = partial(kl_estimate, reference_logp=reference, estimator=estimator, clamp=clamp)
     assert torch.autograd.gradcheck(kl, (reference + ratio.log()).requires_grad_())
+
+
+@pytest.mark.parametrize("name", [*ESTIMATORS, "distillation"])
+def test_differences_are_clamped_at_20(name: Any) -> None:
+    """Values are finite, with gradient 0, if a probability changes completely."""
+    logp = torch.tensor([-1000.0, 0.0], requires_grad=True)
+    other = torch.tensor([0.0, -1000.0])
+    if name == "distillation":
+        values = gated_distillation(logp, other)
+    else:
+        values = kl_estimate(logp, other, name)
+    expected = {"k1": [-20, 20], "k2": [200, 200], "k3": [np.expm1(20) - 20, np.exp(-20) + 19]}
+    assert values.tolist() == pytest.approx(expected.get(name, [20, 0]), rel=1e-6)
+    (gradient,) = torch.autograd.grad(values.sum(), logp)
+    assert not gradient.any()
+
+
+def test_a_small_kl_is_not_rounding_noise() -> None:
+    """In float32, k3 of a small difference d is d² / 2."""
+    logp, reference = torch.tensor([-1.0]), torch.tensor([-1.0 + 1e-4])
+    d = (reference - logp).item()
+    assert kl_estimate(logp, reference, "k3").item() == pytest.approx(d**2 / 2, rel=1e-2)
+
+
+def test_statistics_by_hand() -> None:
+    """Statistics are those of each token; the policy loss has importance weights alone."""
+
+    def logs(*values: float) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64).log()
+
+    tokens = {"old_logp": logs(0.5, 0.5), "behavior_logp": logs(0.25, 0.5)}
+    tokens |= {"reference_logp": logs(0.75, 0.25), "advantage": torch.ones(2).double()}
+    tokens["row"] = torch.arange(2)
+    settings = LearnerSettings(
+        old_logp="recomputed", importance_cap=1.6, entropy_coeff=0.5, kl_coeff=2.0
+    )
+    entropy = torch.tensor([0.3, 0.7]).double()
+    got = token_losses(settings, tokens, {"logp": logs(0.75, 0.5), "entropy": entropy})
+    kl = np.log(2) - 0.5
+    assert got.policy_loss.tolist() == pytest.approx([-1.2 * 1.6, -1])
+    assert got.loss.tolist() == pytest.approx([-1.92 - 0.15, -1 - 0.35 + 2 * kl])
+    expected = {
+        "clip_fraction": [1, 0],
+        "entropy": [0.3, 0.7],
+        "ratio_max": [1.5, 1],
+        "importance_weight": [1.6, 1],
+        "importance_cut_fraction": [1, 0],
+        "kl": [0, kl],
+    }
+    assert got.statistics.keys() == expected.keys()
+    for name, values in expected.items():
+        assert got.statistics[name].double().tolist() == pytest.approx(values, abs=1e-6), name

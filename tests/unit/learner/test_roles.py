@@ -31,7 +31,7 @@ from tests.unit.learner.learner_reference import (
     update,
 )
 
-quickly = settings(max_examples=60, deadline=None, derandomize=True)
+quickly = settings(max_examples=max(60, settings().max_examples))
 CPU = torch.device("cpu")
 SETTINGS = AlgorithmSettings(gamma=0.5, estimator="reinforce", normalize="mean")
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from hgpo_rllib.advantages.hindsight import gear
 from hgpo_rllib.agent import Span
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
@@ -108,6 +109,10 @@ def test_tokens_have_weighted_advantages() -> None:
     assert columns["advantage"][3].unique().numel() > 1, "all weights are equal: no evidence"
     padding = np.arange(3) >= lengths[:, None]
     assert not columns["advantage"].numpy()[padding].any()
+    response, _ = np.nonzero(~padding)
+    logp = columns["behavior_logp"].numpy()[~padding].astype(float)
+    expected = gear(advantage[response], response, logp, teacher_of(trajectories)[~padding])
+    np.testing.assert_allclose(columns["advantage"].numpy()[~padding], expected, rtol=1e-6)
 
 
 def test_what_gear_cannot_weigh() -> None:

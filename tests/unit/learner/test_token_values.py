@@ -12,6 +12,7 @@ from hgpo_rllib.agent import Span
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
+from hgpo_rllib.learner.critic import value_weights
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
@@ -173,3 +174,23 @@ def test_spans_are_refused() -> None:
     value = np.zeros((len(columns["response_length"]), 1 + columns["response_ids"].shape[1]))
     with pytest.raises(ConfigError, match="estimator vetta: it has advantages of tokens, and"):
         score(trajectories, AlgorithmSettings(estimator="vetta"), value)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "expected"),
+    [
+        (1, [[0, 1 / 3, 1 / 3]] * 2),
+        (2, [[1 / 2, 1 / 3, 1 / 3]] * 2),
+        (3, [[1, 1 / 2, 0], [0, 1 / 2, 1]]),
+    ],
+)
+def test_weights_are_those_of_the_mini_batch(outputs: int, expected: list[list[float]]) -> None:
+    """Means are over the values of the mini-batch's rows, not over those of the whole batch."""
+    nan = float("nan")
+    columns = {
+        "response_length": torch.tensor([1, 2, 1]),
+        "value": torch.zeros(3, 3),
+        "value_target": torch.tensor([[1.0, 1, nan], [nan, 1, 1], [1, 1, nan]]),
+    }
+    got = value_weights(columns, np.array([0, 1]), outputs)[:2]
+    np.testing.assert_allclose(got, expected)

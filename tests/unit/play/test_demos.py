@@ -293,3 +293,15 @@ def test_a_plan_without_actions_says_why() -> None:
     plan = OraclePlan([], fallback_reason="no search for words of the instruction finds B0")
     with pytest.raises(DataError, match="finds B0"):
         PlanFollower(plan).act("a page", ["search"], None)
+
+
+def test_an_environment_of_a_mixture(hgpo: Run, tmp_path: Path) -> None:
+    """The experts are those of the environment whose split is played."""
+    out = tmp_path / "demos.jsonl"
+    settings = ("mixture_pocket", out, "env.train_split=textcraft.train", "--limit", 1)
+    status, _, stderr = hgpo("data", "demos", *settings, "--expert", "guru")
+    assert status == 2
+    assert "oracle, careful, wasteful" in stderr
+    assert not out.exists()
+    assert hgpo("data", "demos", *settings, "--expert", "careful")[0] == 0
+    assert len({demo["game"] for demo in read_demos(out)}) == 1

@@ -137,6 +137,24 @@ def test_a_model_that_fails(env: TextCraftEnv, lever_task: dict[str, Any]) -> No
         assert client.post("/steps/1").status_code == 400
 
 
+def test_an_environment_that_fails(
+    env: TextCraftEnv, lever_task: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is shown as a page and ends the episode."""
+
+    def act(action: str) -> None:
+        raise DataError("the recipes are broken")
+
+    monkeypatch.setattr(env, "_act", act)
+    with TestClient(Game(env, lever_task).app, ADDRESS) as client:
+        failed = client.post("/steps/1", data={"action": "inventory"})
+        assert failed.status_code == 502
+        assert "the recipes are broken" in failed.text
+        again = client.post("/steps/1", data={"action": "inventory"})
+        assert (again.status_code, again.url.path) == (200, "/steps/1")
+        assert '<span class="bad">lost</span>' in again.text
+
+
 def test_a_task_that_does_not_exist(env: TextCraftEnv) -> None:
     with pytest.raises(DataError, match="no goal 999"):
         Game(env, {"options": {"goal": 999}})

@@ -99,6 +99,9 @@ class TestScore:
         np.testing.assert_array_equal(scored.steps.nll, numbers / 8)
         assert scored.steps.action is not None
         assert len(set(scored.steps.action)) == 6
+        assert scored.steps.require("won").tolist() == [True] * 3 + [False] * 3
+        assert scored.steps.anchor.tolist() == [0, 1, 2, 0, 0, 1]  # room, desk, shelf
+        assert scored.steps.require("next_anchor").tolist() == [1, 2, 3, 1, 1, 1]
 
     @pytest.mark.parametrize("logp", [[], [-np.inf]])
     def test_an_agent_without_log_probabilities(self, logp: list[float]) -> None:

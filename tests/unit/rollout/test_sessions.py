@@ -213,7 +213,7 @@ class Simulation:
 
 # Repeating a failed request makes a new one.
 @example([("ask", 0, 1, False), ("respond", True), ("ask", 0, 1, True)])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=max(100, settings().max_examples))
 @given(operations)
 def test_any_clients(done: list[tuple]) -> None:
     """Trajectories hold the responses that clients received, in order, with their rewards."""
