@@ -1,4 +1,4 @@
-"""Compute one advantage per step from per-step arrays, in NumPy alone (no Ray, torch or text).
+"""Compute one advantage per step from per-step arrays, in NumPy (no Ray, torch or text).
 
     steps = StepArrays.from_columns(task, trajectory, time, anchor, reward=reward, invalid=invalid)
     advantage = find_estimator("hgpo")(steps, EstimatorSettings(context_length=2))
