@@ -24,15 +24,23 @@ def load_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
 
     `AutoTokenizer` rebuilds a Qwen2 tokenizer from the vocabulary and the merges only, which
     silently drops the pocket model's pre-tokenizer.
+
+    Raises:
+        ConfigError: the model holds no tokenizer.json that can be read.
     """
-    return PreTrainedTokenizerFast.from_pretrained(model_path)
+    try:
+        return PreTrainedTokenizerFast.from_pretrained(model_path)
+    except Exception as error:  # tokenizers raises errors of many types for a bad file
+        raise ConfigError(
+            f"{model_path} holds no tokenizer.json that can be read ({one_line(error)})"
+        ) from error
 
 
 def load_chat_tokenizer(model_path: str) -> PreTrainedTokenizerFast:
     """Load the tokenizer of a model that answers prompts.
 
     Raises:
-        ConfigError: it has no chat template.
+        ConfigError: it cannot be read, or has no chat template.
     """
     tokenizer = load_tokenizer(model_path)
     if not tokenizer.chat_template:
@@ -50,13 +58,7 @@ def write_tokenizer(model_path: str, folder: Path) -> None:
     Raises:
         ConfigError: the model holds no tokenizer.json that can be read.
     """
-    try:
-        tokenizer = load_tokenizer(model_path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{model_path} holds no tokenizer.json that can be read ({one_line(error)})"
-        ) from error
-    tokenizer.save_pretrained(folder)
+    load_tokenizer(model_path).save_pretrained(folder)
     # vLLM reads the model type from config.json beside the tokenizer. For this type it loads
     # tokenizer.json unchanged.
     (folder / "config.json").write_text(json.dumps({"model_type": "granite"}))

@@ -3,6 +3,7 @@
 """
 
 import contextlib
+import errno
 import gc
 import os
 import sys
@@ -20,6 +21,9 @@ from hgpo_rllib.reporting.console import log_events
 from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from hgpo_rllib.run.lock import locked
+
+# Errors of a path that the user may not read or that is too long. `Path.exists` raises them, too.
+UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     help="Train LLM agents on long-horizon tasks with HGPO.",
@@ -111,6 +115,9 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in UNUSABLE_PATH and error.filename:
+            print(f"hgpo: {error.filename}: {error.strerror}", file=sys.stderr)
+            sys.exit(2)
         if (full := describe_full_disk(error)) is None:
             raise
         print(f"hgpo: {full}: free some space, then repeat the command", file=sys.stderr)

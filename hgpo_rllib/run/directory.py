@@ -77,7 +77,8 @@ class RunDirectory:
     def truncate(self, last_iteration: int) -> None:
         """Remove what was written about iterations after `last_iteration`; a resume repeats them.
 
-        A last line that was truncated when the run was killed is removed too.
+        A last line that was truncated when the run was killed is removed too, and so is the summary
+        of a finished run, which is written again at its new end.
 
         Raises:
             ResultsError: another line is not JSON.
@@ -90,6 +91,7 @@ class RunDirectory:
             number = file.name.removeprefix("iteration_").partition(".")[0]
             if number.isdecimal() and int(number) > last_iteration:
                 file.unlink()
+        self.summary.unlink(missing_ok=True)
 
     def write_episodes(self, iteration: int, records: Iterable[Mapping[str, Any]]) -> None:
         """Write the episodes of one iteration."""

@@ -131,7 +131,7 @@ def check_model(model: str, option: str = "model.model_path", look_up: bool = Tr
         return
     try:
         AutoConfig.from_pretrained(model)
-    except (OSError, ValueError, RecursionError) as error:
+    except Exception as error:  # transformers raises errors of many types for a bad file
         raise ConfigError(
             f"{option}: {model} is not a HuggingFace directory or name ({one_line(error)})"
         ) from error

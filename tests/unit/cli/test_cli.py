@@ -14,13 +14,23 @@ from tests.unit.cli.command import POCKET, assert_is_refusal, assert_refused, hg
     [
         ((str(POCKET), "algorithm.gama=1", "--dry-run"), ["algorithm.gama", "available", "gamma"]),
         (("missing.yaml",), ["missing.yaml", "No such file"]),
+        (("x" * 300,), ["xxx", "File name too long"]),
         ((str(POCKET), "model.model_path=no-model"), ["model.model_path", "no-model"]),
         ((str(POCKET), "env.data=."), ["json_2.1.1", "is not a directory", "alfworld-download"]),
         (("--resume", "."), ["--resume", "is not a run directory"]),
         ((str(POCKET), f"cache={POCKET}"), ["cache: ", "pocket.yaml is not a writable directory"]),
         ((str(POCKET), f"output={POCKET}/runs"), ["output: ", "is not a writable directory"]),
     ],
-    ids=["unknown key", "missing file", "missing model", "no games", "no run", "cache", "output"],
+    ids=[
+        "key",
+        "missing file",
+        "long name",
+        "missing model",
+        "no games",
+        "no run",
+        "cache",
+        "output",
+    ],
 )
 def test_bad_input(tmp_path: Path, arguments: tuple[str, ...], named: list[str]) -> None:
     assert_refused(tmp_path, ("train", *arguments), named)

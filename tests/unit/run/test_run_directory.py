@@ -186,6 +186,12 @@ class TestLines:
         written = ["iteration_0001.jsonl.gz", "iteration_0009.jsonl.gz"]
         assert kept == [*written, "iteration_10 (copy).jsonl.gz"]
 
+    def test_a_run_that_is_trained_longer_is_not_finished(self, tmp_path: Path) -> None:
+        directory = RunDirectory(tmp_path)
+        directory.summary.write_text("{}")
+        directory.truncate(9)
+        assert not directory.is_finished()
+
     def test_a_broken_line_before_others_is_an_error(self, tmp_path: Path) -> None:
         """A malformed line before the last one raises an error, and the file is not changed."""
         directory = RunDirectory(tmp_path)
