@@ -203,6 +203,8 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
     count = max(1, config.learner.micro_batch_tokens // sequence.tokens)
     count *= max(1, config.cluster.num_learners)
     columns = full_sequences(config, count)
+    if config.policy_server.colocate:  # as before the update of an iteration
+        algorithm._server.sleep()
     for _ in range(REPEATS):
         start = time.perf_counter()
         on_learners(group, update, columns, count)
@@ -218,7 +220,8 @@ def _learner_step(config: RunConfig, model: ModelSize | None, algorithm: HGPO) -
     if model is not None:
         items = estimate.memory(config, model)
         process = estimate.LEARNER if config.cluster.num_learners else estimate.MAIN
-        expected = sum(item.size for item in items if item.process == process)
+        place = process, "GPU" if config.cluster.learner_gpus else "host"  # what is measured
+        expected = sum(item.size for item in items if (item.process, item.where) == place)
         measured = on_learners(group, lambda _: peak_bytes())
         yield Check(
             "learner memory",

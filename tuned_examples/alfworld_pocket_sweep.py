@@ -19,7 +19,7 @@ from ray import tune
 from env_wrappers.errors import DataError
 from hgpo_rllib.algorithm import HGPO, HGPOConfig
 from hgpo_rllib.config import RunConfig, load_config
-from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.placement import trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
@@ -91,3 +91,6 @@ if __name__ == "__main__":
     except (ConfigError, DataError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
+    except RunStoppedError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)

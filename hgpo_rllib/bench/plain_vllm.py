@@ -20,7 +20,8 @@ _llm: "LLM | None" = None
 def start(arguments: dict[str, Any], variables: dict[str, str]) -> None:
     """Start the engine with the engine arguments and environment variables of a replica."""
     global _llm
-    os.environ.update(variables)  # vLLM and torch read them at import
+    # vLLM and torch read them at import. Standard output is for the results.
+    os.environ.update(variables | {"VLLM_LOGGING_STREAM": "ext://sys.stderr"})
     from vllm import LLM
 
     _llm = LLM(**arguments)

@@ -70,7 +70,7 @@ def make_request(
     config, split = environment.find_split(config, split)
     environment = find_environment(config.env.env_id)
     check_agent(agent, config.env)
-    environment.check(config, split)
+    environment.check(config.without_learners(), split)  # without a gateway, which is not used
     evaluated: EvaluatedModel | None = None
     if agent in MODEL_AGENTS:
         temperature = config.evaluation.temperature

@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from hgpo_rllib.placement import actor_options, replica_resources
 from hgpo_rllib.policy_server.client import MAX_BATCH
@@ -79,7 +80,11 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
         that happens during an update, both need the GPU's memory and the run can end.
         """
         # By default, `results` raises at the first error, before the other engines sleep.
-        for result in self._handle.broadcast("sleep").results(return_exceptions=True):
+        try:
+            results = self._handle.broadcast("sleep").results(return_exceptions=True)
+        except DeploymentUnavailableError as error:  # no replica is running
+            results = [error]
+        for result in results:
             if isinstance(result, RETRYABLE_ERRORS):
                 logger.warning(
                     "policy server: %s while the engines went to sleep", describe_ray_error(result)

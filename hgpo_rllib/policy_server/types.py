@@ -92,7 +92,8 @@ class Generation:
     """Seconds that the request spent in the engine, including its queue."""
     versions: tuple[tuple[str, int], ...] = ()
     """Versions in order, each with its number of tokens; empty if one version sampled all tokens.
-    Only ``policy_server.update_mode: keep`` mixes versions."""
+    ``policy_server.update_mode: keep`` mixes versions; ``wait`` only if vLLM had preempted the
+    response because its KV cache was full."""
 
 
 class RequestFailedError(RuntimeError):

@@ -79,7 +79,7 @@ class EnvThread:
         try:
             while not (await asyncio.wait({answer}, timeout=left()))[0]:
                 if left() <= 0:
-                    self._start()
+                    abandon()
                     limit = f"rollout.env_timeout_s={self._limit_s:g}"
                     raise EnvTimeoutError(f"no response within {limit}")
         except asyncio.CancelledError:
