@@ -242,6 +242,7 @@ def test_broken_models(refused: Callable[..., str], store: Path, tmp_path: Path)
     (model / "tokenizer.json").write_text("{}")
     assert "holds no *.safetensors or *.bin" in line()
     (model / "model.safetensors").touch()
-    for content in ("{", "[" * 100_000, '{"model_type": "abacus"}'):
+    wrong_type = '{"model_type": "llama", "num_hidden_layers": "three"}'
+    for content in ("{", "[" * 100_000, '{"model_type": "abacus"}', wrong_type, "null"):
         (model / "config.json").write_text(content)
         assert "is not a HuggingFace directory" in line()
