@@ -4,10 +4,13 @@ import logging
 import time
 import traceback
 import uuid
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
+import torch
+from numpy.typing import NDArray
 from pydantic import BaseModel
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -25,7 +28,6 @@ from ray.rllib.utils.metrics import (
 )
 from ray.rllib.utils.typing import StateDict
 from ray.tune import PlacementGroupFactory
-from torch import Tensor
 
 from hgpo_rllib import placement
 from hgpo_rllib.advantages import diagnostics
@@ -207,6 +209,7 @@ class HGPO(Algorithm):
         self.held_out_tasks: dict[str, list[TaskCount]] = {}  # of the latest evaluation, by split
         self._seconds: dict[str, float] = {}  # of the current iteration
         self._anchors_warned = False
+        self._saving = False
         super().__init__(config, **kwargs)
 
     @classmethod
@@ -342,11 +345,18 @@ class HGPO(Algorithm):
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
-        save_model(self.config.model_path, on_learners(self.learner_group, _model_state), path)
+        arrays = on_learners(self.learner_group, _model_state)
+        with warnings.catch_warnings(action="ignore"):  # arrays of Ray's store are read-only
+            state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        save_model(self.config.model_path, state, path)
 
     @override(Algorithm)
     def save_to_path(self, *args: Any, **kwargs: Any) -> str:
-        path: str = super().save_to_path(*args, **kwargs)
+        self._saving = True
+        try:
+            path: str = super().save_to_path(*args, **kwargs)
+        finally:
+            self._saving = False
         check_healthy(self.learner_group)
         return path
 
@@ -361,6 +371,10 @@ class HGPO(Algorithm):
         wanted = self._check_component(COMPONENT_LEARNER_GROUP, components, not_components)
         if wanted and self.config.shard_parameters:
             on_learners(self.learner_group, HGPOLearner.gather_optimizer_state)
+        if self._saving and wanted:
+            # RLlib would bring the weights and the optimizer state here, and send them back to the
+            # learner that writes them. Without a state, the learner takes its own.
+            return {COMPONENT_LEARNER_GROUP: None}
         return super().get_state(components, not_components=not_components, **kwargs)
 
     @override(Algorithm)
@@ -379,5 +393,7 @@ class HGPO(Algorithm):
             self._server.stop()
 
 
-def _model_state(learner: HGPOLearner) -> dict[str, Tensor]:
-    return learner.policy.model_state() if rank() == 0 else {}
+def _model_state(learner: HGPOLearner) -> dict[str, NDArray[Any]]:
+    """Return the first learner's weights as arrays; to send tensors, Ray would copy them."""
+    state = learner.policy.model_state() if rank() == 0 else {}
+    return {name: tensor.numpy(force=True) for name, tensor in state.items()}

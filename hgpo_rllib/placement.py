@@ -118,6 +118,7 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
     """Raise ConfigError unless all processes fit the nodes; Ray would wait forever."""
     learner, replica = learner_resources(cluster, server), replica_resources(server)
     if server.colocate:
+        _check_pairs(cluster, nodes)
         pair = _sum(learner, replica)
         counts = {"cluster.num_learners=policy_server.num_replicas": (cluster.num_learners, pair)}
     else:  # in the order in which a run starts them
@@ -133,6 +134,17 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
                 f"{setting}={count}, of {amounts} each, and the cluster holds {placed}; lower it "
                 "or the resources of each, or start more nodes (docs/cluster.md)"
             )
+
+
+def _check_pairs(cluster: ClusterSettings, nodes: Nodes) -> None:
+    """Raise ConfigError if Ray could assign two colocated replicas a GPU without a learner."""
+    gpus = [node["GPU"] for node in nodes if node.get("GPU")]
+    if len(gpus) > 1 and sum(gpus) > cluster.num_learners:
+        raise ConfigError(
+            f"policy_server.colocate=true on {len(gpus)} nodes needs a learner on each of their "
+            f"{sum(gpus):g} GPUs, and cluster.num_learners={cluster.num_learners}: use all, or "
+            "start Ray on fewer nodes"
+        )
 
 
 def processes_by_gpu(

@@ -31,7 +31,13 @@ from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import PAGE, check_no_strategies, make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, protocol_hash, recording
+from hgpo_rllib.evaluation.protocol import (
+    HASH_LENGTH,
+    describe_model,
+    describe_template,
+    protocol_hash,
+    recording,
+)
 from hgpo_rllib.jsonl import append_jsonl, read_jsonl, write_jsonl
 from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
@@ -135,11 +141,13 @@ def check(config: RunConfig) -> str | None:
 
 def describe(config: RunConfig, plan: Plan, data_hash: str | None) -> dict[str, Any]:
     """Return what the result depends on, except for machine and versions of packages."""
-    data = config.env.data
+    data, agent = config.env.data, config.agent
+    templates = agent.prompt, agent.follow_up_prompt
     return {
         "env": config.env.model_dump() | {"data": None if data is None else Path(data).name},
         "data_sha256": data_hash,
-        "agent": config.agent.model_dump(),
+        "agent": agent.model_dump(),
+        "templates": [describe_template(name) for name in templates],
         "algorithm": config.algorithm.model_dump(exclude={"estimator", "role_estimators"}),
         "group_size": config.rollout.group_size,
         "temperature": config.rollout.temperature,

@@ -24,6 +24,7 @@ from hgpo_rllib.bench.measure import Tables, new_process, resident
 from hgpo_rllib.bench.plain_loop import PlainLoop
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import (
     Columns,
     last_rows,
@@ -53,7 +54,11 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
         conversations fewer than those of all prompts and responses) and their share of padding,
         the largest difference between the parameters of both sides after all turns, and the speed
         of the learner's median update as a share of that of large matrix products on the device.
+
+    Raises:
+        ConfigError: the plain loop lacks a setting.
     """
+    check(run)
     columns = random_steps(run, steps)
     tokens = int((columns["prompt_length"] + columns["response_length"]).sum())
     with new_process() as plain, new_process() as learner:
@@ -89,6 +94,17 @@ def bench_learner(run: RunConfig, steps: int, repeats: int) -> Tables:
         for turn in turns
     ]
     return {"updates": updates, "summary": [summary]}
+
+
+def check(run: RunConfig) -> None:
+    """Raise ConfigError for settings that the plain loop lacks."""
+    for setting, used, default in (
+        ("model.lora_rank", run.model.lora_rank > 0, "0"),
+        ("learner.critic", run.learner.critic != "none", "none"),
+        ("learner.shard_parameters", run.learner.shard_parameters, "false"),
+    ):
+        if used:
+            raise ConfigError(f"{setting}: the plain loop does without: set {setting}={default}")
 
 
 def random_steps(run: RunConfig, steps: int) -> Columns:

@@ -18,14 +18,16 @@ from hgpo_rllib.settings.learner import resolve_compute_dtype
 
 
 class PlainLoop:
-    """Model, frozen reference model and optimizer."""
+    """Model, frozen reference model if the objective has a KL term, and optimizer."""
 
     def __init__(self, run: RunConfig, columns: Columns, device: torch.device):
         """Load the models; every update uses the batch `columns`."""
         self.run, self.columns, self.device = run, columns, device
         self.model = load_model(str(run.model.model_path)).to(device)
-        self.frozen = load_model(str(run.model.model_path)).to(device).requires_grad_(False)
         settings = run.learner
+        self.frozen: PreTrainedModel | None = None
+        if settings.kl_coeff > 0:
+            self.frozen = load_model(str(run.model.model_path)).to(device).requires_grad_(False)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
             lr=settings.lr,
@@ -37,12 +39,12 @@ class PlainLoop:
         self.updates = self.steps = 0
 
     def update(self) -> None:
-        """Run one epoch of mini-batches."""
+        """Run all epochs of mini-batches."""
         self.updates += 1
         settings = self.run.learner
         rng = np.random.default_rng([self.run.seed, self.updates])
         sequence = row_sequences(self.columns)
-        for rows in minibatches(sequence, settings.minibatch_size, 1, rng):
+        for rows in minibatches(sequence, settings.minibatch_size, settings.num_epochs, rng):
             self.optimizer.zero_grad()
             tokens = int(self.columns["response_length"][torch.from_numpy(rows)].sum())
             for part in self._parts(rows):
@@ -78,11 +80,13 @@ class PlainLoop:
         row, position = torch.tensor(places).T.to(self.device)
         ids, a = ids.to(self.device), torch.cat(advantage).to(self.device)
         logp = self._logp(self.model, ids, row, position)
-        with torch.no_grad():
-            frozen = self._logp(self.frozen, ids, row, position)
         ratio = (logp - torch.cat(old).to(self.device)).exp()
         low, high = 1 - self.run.learner.clip_low, 1 + self.run.learner.clip_high
         loss = torch.maximum(-ratio * a, -ratio.clamp(low, high) * a)
+        if self.frozen is None:
+            return loss.sum()
+        with torch.no_grad():
+            frozen = self._logp(self.frozen, ids, row, position)
         difference = frozen - logp
         return (loss + self.run.learner.kl_coeff * (difference.exp() - difference - 1)).sum()
 

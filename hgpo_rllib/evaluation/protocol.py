@@ -119,7 +119,7 @@ def describe_agent(name: str, config: RunConfig, trials: int) -> Row:
         left_out.add("subgoals")
     return {
         "name": name,
-        "templates": {use: _template(template) for use, template in templates.items()},
+        "templates": {use: describe_template(template) for use, template in templates.items()},
         **config.agent.model_dump(exclude=left_out),
         "trials": trials,
         "temperature": config.evaluation.temperature,
@@ -128,7 +128,8 @@ def describe_agent(name: str, config: RunConfig, trials: int) -> Row:
     }
 
 
-def _template(name: str) -> Row:
+def describe_template(name: str) -> Row:
+    """Describe a prompt template by its name and the hash of its file."""
     path = Path(load_template(name).filename or "")
     return {"name": path.stem, "sha256": digest(path.read_bytes())}
 

@@ -78,7 +78,9 @@ def full_optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, A
     if not optimizer.state:
         return {}
     _reshard(module)
-    return copy.deepcopy(get_optimizer_state_dict(module, optimizer, options=FULL))
+    state = get_optimizer_state_dict(module, optimizer, options=FULL)
+    on_cpu = next(module.parameters()).device.type == "cpu"
+    return copy.deepcopy(state) if on_cpu else state  # from a GPU it is a copy already
 
 
 def load_full_optimizer_state(

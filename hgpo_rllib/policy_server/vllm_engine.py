@@ -30,6 +30,7 @@ from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
 from hgpo_rllib.models import write_tokenizer
 from hgpo_rllib.policy_server.engine import Engine, Load
@@ -248,6 +249,19 @@ class WorkerExtension:
             if current_platform.is_cpu() and head is not None and hasattr(head, "quant_method"):
                 head.quant_method.process_weights_after_loading(head)
         torch.accelerator.synchronize()  # vLLM makes this do nothing on a CPU
+
+
+class TensorParallelExecutor(MultiprocExecutor):
+    """vLLM's executor of several workers, with an engine process that exits with the replica.
+
+    The engine's process runs the executor. With one worker it runs the worker as well, and so it
+    imports this module.
+    """
+
+    def _init_executor(self) -> None:
+        if parent := multiprocessing.parent_process():
+            die_with_parent(parent.pid)
+        super()._init_executor()
 
 
 # A killed replica cannot stop its engine, nor a killed engine its workers. These do not read vLLM's

@@ -49,6 +49,9 @@ def engine_arguments(
     if server.replica_gpus > 0:
         arguments["gpu_memory_utilization"] = server.memory_utilization
         arguments["enable_sleep_mode"] = server.colocate
+        if server.tensor_parallel_size > 1:
+            backend = "hgpo_rllib.policy_server.vllm_engine.TensorParallelExecutor"
+            arguments["distributed_executor_backend"] = backend
     else:  # run the worker in the engine's process, to save a process and its communication
         arguments["distributed_executor_backend"] = "uni"
         # With chunked prefill vLLM rewinds the seeded generator of a request. CPU generators do

@@ -95,7 +95,7 @@ def smallest_gpu(config: RunConfig, model: ModelSize) -> int:
     smaller GPU requests are queued.
     """
     server = config.policy_server
-    engine = sum(item.size for item in _replica(config, model))
+    engine = sum(item.size for item in _replica(config, model) if item.where == "GPU")
     return math.ceil((engine / server.tensor_parallel_size + PREFILL) / server.memory_utilization)
 
 
@@ -253,10 +253,14 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     else:
         what, cache = "KV cache (cpu_kv_cache_gib)", server.cpu_kv_cache_gib * 2**30
     weights = model.parameters * BYTES[dtype]
-    return [
+    items = [
         MemoryItem(REPLICA, where, f"weights, {dtype}", weights),
         MemoryItem(REPLICA, where, what, cache),
     ]
+    if server.colocate:
+        asleep = f"weights during an update, {dtype}"
+        items.append(MemoryItem(REPLICA, "host", asleep, weights))
+    return items
 
 
 def work(config: RunConfig, model: ModelSize, sequence: SequenceLength) -> dict[str, float]:

@@ -45,6 +45,10 @@ def check_inputs(config: RunConfig) -> None:
     check_trackers(config.tracking.trackers)
     check_writable(config)
     check_files(config, look_up=True)
+    if config.model.model_path is not None:
+        from hgpo_rllib.models import load_chat_tokenizer  # imports torch
+
+        load_chat_tokenizer(config.model.model_path)
     if config.policy_server.engine == "vllm":
         from hgpo_rllib.policy_server import openai_server  # imports Ray
 

@@ -20,7 +20,7 @@ from ray.tune.search.basic_variant import BasicVariantGenerator
 from env_wrappers.files import write_json
 from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.environments import with_absolute_paths
-from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.placement import Demand, describe, trial_demand
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -29,7 +29,7 @@ from hgpo_rllib.reporting.report import write_report
 from hgpo_rllib.reporting.sweep_results import results_table, write_results
 from hgpo_rllib.results import ALL, load_runs, load_sweep
 from hgpo_rllib.run.cluster import alive_nodes, ray_cluster
-from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep, Trial
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.trainer import prepare_inputs
@@ -51,22 +51,35 @@ def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None)
     """Run the unfinished trials of the sweep in `folder`, then write the results.
 
     Returns whether all trials have finished. Tune pickles `on_finished`.
+
+    Raises:
+        RunStoppedError: the disk is full; the message has the command that continues the sweep.
     """
-    console = TrainingConsole()
     with locked(folder):
-        finished = finished_runs(sweep, folder)
-        left = [trial for trial in sweep.trials if folder / trial.name not in finished]
-        console.say(f"sweep directory: {folder}")
-        console.say(f"{sweep}, {len(finished)} of them finished")
         try:
-            if left:
-                _run_trials(sweep, left, folder, console, on_finished)
-        except ConfigError:
-            raise
-        except BaseException:
-            _conclude(sweep, folder, console)
-            raise
-        return _conclude(sweep, folder, console)
+            return _run_left_trials(sweep, folder, on_finished)
+        except Exception as error:
+            full = describe_full_disk(error)
+            if full is None or not (folder / SWEEP_FILE).is_file():
+                raise
+            raise RunStoppedError(f"{full}; {sweep.how_to_continue(folder)}") from error
+
+
+def _run_left_trials(sweep: Sweep, folder: Path, on_finished: OnFinished | None) -> bool:
+    console = TrainingConsole()
+    finished = finished_runs(sweep, folder)
+    left = [trial for trial in sweep.trials if folder / trial.name not in finished]
+    console.say(f"sweep directory: {folder}")
+    console.say(f"{sweep}, {len(finished)} of them finished")
+    try:
+        if left:
+            _run_trials(sweep, left, folder, console, on_finished)
+    except ConfigError:
+        raise
+    except BaseException:
+        _conclude(sweep, folder, console)
+        raise
+    return _conclude(sweep, folder, console)
 
 
 def _run_trials(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
+from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.summary_pb2 import Summary
 
 
@@ -26,5 +26,13 @@ class TensorBoard:
         summary = Summary(
             value=[Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
         )
-        self._file.write_event(Event(step=step, wall_time=time.time(), summary=summary))
+        self._write(Event(step=step, summary=summary))
+
+    def purge(self, step: int) -> None:
+        """Make TensorBoard leave out what earlier event files have from `step` on."""
+        self._write(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
+
+    def _write(self, event: Event) -> None:
+        event.wall_time = time.time()
+        self._file.write_event(event)
         self._file.flush()

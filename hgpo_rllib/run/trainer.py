@@ -61,9 +61,7 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             f"{config.algorithm.anchor}), prompts show {config.agent.memory_length} turns"
         )
         record_start(directory, config, console)
-        _run(config, directory, console, resume is not None)
-        with console.stage("writing the report"):
-            report = write_report([directory.path])
+        report = _run(config, directory, console, resume is not None)
     console.say(f"policy (HuggingFace format): {directory.checkpoint}")
     console.say(f"report: {report}")
     return directory.path
@@ -71,8 +69,11 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
 
 def _run(
     config: RunConfig, directory: RunDirectory, console: TrainingConsole, resumed: bool
-) -> None:
-    """Start Ray, train, and stop all started processes; on failure, print how to continue."""
+) -> Path:
+    """Start Ray, train, stop all started processes, and write the report, whose path is returned.
+
+    On failure, print how to continue.
+    """
     try:
         with contextlib.ExitStack() as stack:
             label = "starting Ray, the policy server (vLLM) and the learner"
@@ -83,6 +84,8 @@ def _run(
                 stack.callback(training.algorithm.stop)
             for _ in training.run(resumed):
                 pass
+        with console.stage("writing the report"):
+            return write_report([directory.path])
     except ConfigError:
         raise
     except BaseException as error:
@@ -270,6 +273,8 @@ class Training:
         self.algorithm.restore_from_path(state.absolute())
         iteration = self.algorithm.iteration
         self.directory.truncate(iteration)
+        self.tensorboard.purge(iteration + 1)
+        newest_intact(self.directory.best)  # the previous one, if killed between two renames
         self.console.say(f"resumed after iteration {iteration}")
         return self._evaluated(0)
 

@@ -26,6 +26,8 @@ from hgpo_rllib.policy_server.publisher import WeightPublisher
 from hgpo_rllib.policy_server.replicas import Replicas
 from hgpo_rllib.policy_server.server import PolicyServer
 from hgpo_rllib.policy_server.types import Prompt, Sampling, WeightTag
+from hgpo_rllib.policy_server.vllm_engine import VLLMEngine
+from hgpo_rllib.policy_server.vllm_settings import engine_arguments, env_vars
 from hgpo_rllib.run.cluster import ray_cluster
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.model import ModelSettings
@@ -174,6 +176,39 @@ def serve_until_killed(folder: str) -> None:
     with ray_cluster(RunConfig()), PolicyServer(model, AGENT, PolicyServerSettings()):
         print("serving", flush=True)
         time.sleep(600)
+
+
+def run_tensor_parallel_engine(folder: str) -> None:
+    """Run an engine with two workers, which vLLM for CPUs starts on CPUs."""
+    model = ModelSettings(model_path=folder, dtype="float32")
+    two = PolicyServerSettings(replica_gpus=2, tensor_parallel_size=2)
+    engine = VLLMEngine(engine_arguments(model, AGENT, two, 0))
+    print(len(asyncio.run(engine.generate(Prompt([1, 2]), SAMPLING)).token_ids), flush=True)
+    time.sleep(600)
+
+
+def test_the_processes_of_tensor_parallelism_follow_a_killed_replica(tmp_path: Path) -> None:
+    tiny_model(tmp_path)
+    code = f"from {MODULE} import *; run_tensor_parallel_engine(sys.argv[1])"
+    variables = env_vars(PolicyServerSettings()) | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    processes = Processes()
+    replica = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        env=os.environ | variables | processes.environment,
+        text=True,
+    )
+    try:
+        assert replica.stdout is not None
+        assert replica.stdout.readline() == f"{SAMPLING.max_tokens}\n"
+        started = [processes.find(ENGINE), *(processes.find(f"Worker_TP{n}") for n in range(2))]
+        replica.kill()
+        assert psutil.wait_procs(started, 10)[1] == []
+    finally:
+        replica.kill()
+        replica.wait()
+        processes.assert_none()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.advantages import find_estimator
 from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.agent import Turn
+from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.bench import credit, fidelity
 from hgpo_rllib.bench.branching import AgentState, MeanReturn
 from hgpo_rllib.bench.credit import (
@@ -308,6 +309,17 @@ def test_other_weights_are_refused(config: RunConfig, player: Player, tmp_path: 
     (Path(str(config.model.model_path)) / "model.safetensors").write_bytes(b"others")
     with pytest.raises(ConfigError, match=r"another protocol \(other: model\)"):
         run(config, tmp_path / "out")
+
+
+def test_an_edited_template_is_refused(config: RunConfig, player: Player, tmp_path: Path) -> None:
+    template = tmp_path / "own.jinja"
+    template.write_text(Path(load_template(config.agent.prompt).filename or "").read_text())
+    agent = config.agent.model_copy(update={"prompt": str(template)})
+    own = config.model_copy(update={"agent": agent})
+    run(own, tmp_path / "out")
+    template.write_text(f"{template.read_text()} ")
+    with pytest.raises(ConfigError, match=r"another protocol \(other: templates\)"):
+        run(own, tmp_path / "out")
 
 
 def test_another_folder_is_refused(config: RunConfig, player: Player, tmp_path: Path) -> None:

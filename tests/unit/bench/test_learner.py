@@ -10,7 +10,8 @@ import torch
 from hgpo_rllib.bench import learner as bench
 from hgpo_rllib.bench.learner import bench_learner, build_learner, planned_passes
 from hgpo_rllib.bench.plain_loop import PlainLoop
-from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.config import RunConfig, load_config, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import MAX_PADDING
 from hgpo_rllib.models import load_model
 from tests.unit.learner.learner_reference import make_columns
@@ -29,8 +30,10 @@ def run(model_path: str) -> RunConfig:
     )
 
 
-def test_the_same_update(run: RunConfig) -> None:
+@pytest.mark.parametrize("changes", [{}, {"num_epochs": 2, "kl_coeff": 0.0}])
+def test_the_same_update(run: RunConfig, changes: dict[str, Any]) -> None:
     """Two updates give equal weights; before the second, policy and reference differ."""
+    run = run.model_copy(update={"learner": run.learner.model_copy(update=changes)})
     columns = make_columns(load_model(str(run.model.model_path)), steps=9)
     plain = PlainLoop(run, columns, torch.device("cpu"))
     update, parameters = build_learner(run, columns)
@@ -60,6 +63,22 @@ def test_the_same_type(run: RunConfig) -> None:
         for each in apart
     )
     assert 0 < same < other / 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [
+        ("model.lora_rank", "4", []),
+        ("learner.critic", "separate", ["algorithm.estimator=ppo"]),
+        ("learner.shard_parameters", "true", ["cluster.num_learners=2"]),
+    ],
+)
+def test_what_the_plain_loop_lacks(
+    name: str, value: str, others: list[str], model_path: str
+) -> None:
+    run = load_config(None, [f"model.model_path={model_path}", f"{name}={value}", *others])
+    with pytest.raises(ConfigError, match=f"^{name}: the plain loop"):
+        bench_learner(run, steps=9, repeats=1)
 
 
 def test_padding(run: RunConfig) -> None:

@@ -125,6 +125,11 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(1, num_learners=2), [{"CPU": 1, "GPU": 1}, {"GPU": 1}]),
         (run(1, num_learners=2).without_learners(), [{"CPU": 1}]),
         (run(1, 2, replica_gpus=1, num_replicas=2, colocate=True), [{"CPU": 2, "GPU": 2}]),
+        (
+            run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
+            [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1}],
+        ),
+        (run(1, 2, replica_gpus=1, num_replicas=2, colocate=True), [{"CPU": 2, "GPU": 4}]),
         (run(1, 1, replica_gpus=1, colocate=True).without_learners(), [{"CPU": 1, "GPU": 1}]),
     ],
 )
@@ -158,6 +163,12 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
             run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
             [{"CPU": 9, "GPU": 1}],
             ["1 GPU and 1 CPU each", "holds 1"],
+        ),
+        # On the node with a spare GPU, Ray could assign it to both replicas.
+        (
+            run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
+            [{"CPU": 9, "GPU": 2}, {"CPU": 9, "GPU": 1}],
+            ["a learner on each of their 3 GPUs", "num_learners=2"],
         ),
     ],
 )

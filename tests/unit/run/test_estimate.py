@@ -216,6 +216,10 @@ def test_the_processes_of_a_gpu() -> None:
     kept = parts["weights, float32"] + parts[estimate.MOMENTS] + parts["reference model, bfloat16"]
     expected = 2 * (kept + 2 * overhead)
     assert estimate.gpu_sizes(config, TINY) == [expected]
+    asleep = sizes(config, TINY, estimate.REPLICA)["weights during an update, bfloat16"]
+    assert asleep == 2 * TINY.parameters
+    alone = run(policy_server=server | {"num_replicas": 1})
+    assert estimate.smallest_gpu(config, TINY) == estimate.smallest_gpu(alone, TINY)
     assert expected > learner + 2 * overhead
     split = {"replica_gpus": 2, "tensor_parallel_size": 2, "memory_utilization": 1}
     assert estimate.gpu_sizes(run(policy_server=split), TINY) == 2 * [math.inf]

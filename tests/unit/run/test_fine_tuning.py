@@ -16,7 +16,7 @@ from env_wrappers.errors import DataError
 from hgpo_rllib.agent import Memory, TokenRenderer, Turn
 from hgpo_rllib.agent.parsing import parse_completion
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import RunConfig, parse_config
+from hgpo_rllib.config import RunConfig, load_config, parse_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.models import load_model, load_tokenizer
 from hgpo_rllib.run import fine_tuning
@@ -29,6 +29,7 @@ from hgpo_rllib.run.fine_tuning import (
     read_demonstrations,
     split_by_game,
 )
+from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.cloning import make_model
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
@@ -291,6 +292,8 @@ class TestCommand:
         (model / "chat_template.jinja").unlink(missing_ok=True)
         with pytest.raises(ConfigError, match="has no chat template"):
             CliRunner().invoke(app, command, catch_exceptions=False)
+        with pytest.raises(ConfigError, match="has no chat template"):  # of a run, before Ray
+            check_inputs(load_config(None, [f"model.model_path={model}"]))
         (model / "tokenizer.json").unlink()
         with pytest.raises(ConfigError, match=r"holds no tokenizer\.json"):
             CliRunner().invoke(app, command, catch_exceptions=False)

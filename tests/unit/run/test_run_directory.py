@@ -1,7 +1,9 @@
 """The run directory: its lock, and reading what a killed run left behind."""
 
+import errno
 import io
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,13 +19,13 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayActorError
 
 from hgpo_rllib.config import RunConfig, load_config, save_config
-from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import ResultsError, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep, trial
 from hgpo_rllib.run.changes import record_start
 from hgpo_rllib.run.directory import RunDirectory
-from hgpo_rllib.run.grid import Sweep
+from hgpo_rllib.run.grid import SWEEP_FILE, Sweep
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.sweep import run_sweep
 from hgpo_rllib.run.trial import ERROR, LOG, RunTrainable
@@ -136,6 +138,23 @@ def test_train_resume_of_a_run_that_is_written(run: Path, tmp_path: Path) -> Non
 
 def test_a_sweep_that_is_written(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path), pytest.raises(ConfigError, match="is in use: process"):
+        run_sweep(Sweep((), ()), tmp_path)
+
+
+def test_a_sweep_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error has the command that continues the sweep, if there is anything to continue."""
+
+    def fail(*_: Any) -> bool:
+        raise OSError(errno.ENOSPC, "No space left", "results.csv")
+
+    monkeypatch.setattr(sweep, "_conclude", fail)
+    with pytest.raises(OSError, match="No space left"):
+        run_sweep(Sweep((), ()), tmp_path)
+    tmp_path.mkdir()  # `locked` has removed the empty folder
+    (tmp_path / SWEEP_FILE).touch()
+    command = f"hgpo sweep --resume {tmp_path}"
+    said = re.escape(f"No space left on device (results.csv); continue with: {command}")
+    with pytest.raises(RunStoppedError, match=said):
         run_sweep(Sweep((), ()), tmp_path)
 
 

@@ -7,14 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tensorboardX.proto.event_pb2 import SessionLog
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import ALL, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
+from hgpo_rllib.run.checkpoint_files import previous
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.metrics import selection_rate
+from hgpo_rllib.run.tensorboard import TensorBoard
 from hgpo_rllib.run.trainer import Rows, Training
+from tests.unit.run.test_tensorboard import read_events
 
 
 class FakeAlgorithm:
@@ -59,6 +63,7 @@ class FakeTraining(Training):
         self.directory = RunDirectory(path)
         self.console = TrainingConsole(io.StringIO())
         self.algorithm = FakeAlgorithm(**algorithm)  # type: ignore[assignment]
+        self.tensorboard = TensorBoard(path / "tensorboard")
         self.evaluated: list[int] = []
 
     def _iterate(self, start: float) -> int:
@@ -138,12 +143,24 @@ def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
     before = training._restore()
     assert [row["iteration"] for row in before] == [0]
     assert training.algorithm.iteration == 2
+    *_, event = read_events(max((tmp_path / "tensorboard").iterdir()))
+    assert (event.step, event.session_log.status) == (3, SessionLog.START)
     for file, iterations in (("metrics", [1, 2]), ("evaluations", [0, 1, 2])):
         rows = read_jsonl(getattr(training.directory, file))
         assert [row["iteration"] for row in rows] == iterations
     (training.directory.state / "iteration").write_text("?")  # formerly the previous one
     with pytest.raises(ConfigError, match="no intact checkpoint is left"):
         training._restore()
+
+
+def test_resuming_with_the_previous_best(tmp_path: Path) -> None:
+    """A process that is killed while it replaces `best/` leaves the previous one to a resume."""
+    list(FakeTraining(tmp_path, run_config(iterations=1))._evaluations(resumed=False))
+    training = FakeTraining(tmp_path, run_config(iterations=1))
+    best = training.directory.best
+    best.rename(previous(best))
+    training._restore()
+    assert (best / "iteration").read_text() == "0"
 
 
 def test_a_finished_run_is_not_evaluated_again(tmp_path: Path) -> None:
