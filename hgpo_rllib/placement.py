@@ -137,13 +137,16 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
 
 
 def _check_pairs(cluster: ClusterSettings, nodes: Nodes) -> None:
-    """Raise ConfigError if Ray could assign two colocated replicas a GPU without a learner."""
+    """Raise ConfigError if Ray could assign two colocated replicas a GPU without a learner.
+
+    On a node with a learner, the GPUs of learners are preferred (`_take_gpus`).
+    """
     gpus = [node["GPU"] for node in nodes if node.get("GPU")]
-    if len(gpus) > 1 and sum(gpus) > cluster.num_learners:
+    if len(gpus) > 1 and 1 < cluster.num_learners < sum(gpus):
         raise ConfigError(
-            f"policy_server.colocate=true on {len(gpus)} nodes needs a learner on each of their "
-            f"{sum(gpus):g} GPUs, and cluster.num_learners={cluster.num_learners}: use all, or "
-            "start Ray on fewer nodes"
+            f"policy_server.colocate=true with cluster.num_learners={cluster.num_learners} on "
+            f"{len(gpus)} nodes: Ray could start two engines on one of their {sum(gpus):g} GPUs; "
+            "set as many learners as GPUs, use one node, or set policy_server.colocate=false"
         )
 
 

@@ -22,6 +22,7 @@ from hgpo_rllib.bench import plain_vllm
 from hgpo_rllib.bench.measure import Row, Tables, new_process
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments.checks import make_environment
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import vllm_settings
 from hgpo_rllib.policy_server.client import PolicyClient
@@ -70,6 +71,16 @@ def bench_rollout(
         if lock_step:
             tables["episodes"] = compare_whole_episodes(config, runner, repeats)
     return tables
+
+
+def check(server: PolicyServerSettings) -> None:
+    """Raise ConfigError unless the policy server and plain vLLM fit the same device."""
+    if server.num_replicas > 1:
+        raise ConfigError("policy_server.num_replicas: set it to 1: plain vLLM is one engine")
+    if server.replica_gpus and server.memory_utilization >= 0.5:
+        raise ConfigError(
+            "policy_server.memory_utilization: set it below 0.5: plain vLLM uses the same GPU"
+        )
 
 
 @contextmanager

@@ -80,11 +80,12 @@ def rollout(
     as_json: JsonOption = False,
 ) -> None:
     """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
-    from hgpo_rllib.bench.rollout import bench_rollout, bench_weights
+    from hgpo_rllib.bench.rollout import bench_rollout, bench_weights, check
     from hgpo_rllib.run.cluster import ray_cluster
 
     run, console = _prepare(config, overrides)
     run = run.without_learners()
+    check(run.policy_server)
     with ray_cluster(run):
         with console.stage("rolling out, alternating with the other implementations"):
             tables = bench_rollout(run, concurrency, prompts, REPEATS, lock_step)
@@ -263,6 +264,6 @@ def _prepare(source: Path, overrides: list[str] | None) -> tuple[RunConfig, Trai
     config = (
         load_policy_config(str(source), given) if source.is_dir() else load_config(source, given)
     )
-    check_files(config, look_up=True)
+    check_files(config.without_learners(), look_up=True)  # benchmarks have no gateway either
     console = TrainingConsole(sys.stderr)
     return prepare_inputs(config, console), console

@@ -13,6 +13,6 @@ class Client(BuiltInSpec):
         if config.rollout.gateway_port is None:
             raise ConfigError(
                 f"env.env_id: only clients of the gateway play {self.env_id}: set "
-                "rollout.gateway_port (docs/gateway.md)"
+                "rollout.gateway_port of hgpo train (docs/gateway.md)"
             )
         super().check(config, split)

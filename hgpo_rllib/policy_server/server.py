@@ -22,7 +22,7 @@ from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS, Policy
 logger = logging.getLogger(__name__)
 MAX_ONGOING_REQUESTS = 4096  # per replica; the engine queues requests beyond max_num_seqs
 HEALTH_CHECK_TIMEOUT_S = 60  # an engine replies between two steps, such as a long prefill
-SESSION_ROUTER = "ray.serve.experimental.consistent_hash_router.ConsistentHashRouter"
+SESSION_ROUTER = "hgpo_rllib.policy_server.router.GroupRouter"
 
 
 class PolicyServer(AbstractContextManager["PolicyServer"]):

@@ -33,6 +33,7 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.integration
 # Longer than a block of the KV cache, 128 tokens on a CPU, so that prefixes are cached.
 PROMPTS = [list(range(40 + shift, 240 + shift)) for shift in range(4)]
+SESSIONS = ["0/train/0", "0/train/1"]  # groups of different replicas
 LONG = 300  # maximum number of tokens of responses that an update interrupts
 
 
@@ -78,18 +79,16 @@ def server(run_config: RunConfig, cluster: None) -> Iterator[Any]:
             yield running._handle
 
 
-@pytest.fixture(scope="module")
-def sessions(server: Any) -> list[str]:
-    """Return one session per replica; requests of a session go to the same replica."""
-    replicas: dict[str, str] = {}
-    for number in range(100):
-        session = f"group-{number}"
-        names = {server.options(session_id=session).name.remote().result() for _ in range(3)}
-        assert len(names) == 1
-        replicas.setdefault(names.pop(), session)
-        if len(replicas) == 2:
-            return list(replicas.values())
-    raise AssertionError("one replica gets all calls")
+def test_consecutive_groups_are_on_different_replicas(server: Any) -> None:
+    """Calls of a group go to one replica; groups are spread evenly, calls without one randomly."""
+    replicas = []
+    for number in range(12):
+        group = server.options(session_id=f"0/train/{number}")
+        (name,) = {group.name.remote().result() for _ in range(3)}
+        replicas.append(name)
+    assert len(set(replicas)) == 2
+    assert replicas == replicas[:2] * 6
+    assert {server.name.remote().result() for _ in range(40)} == set(replicas)
 
 
 @pytest.fixture
@@ -124,11 +123,9 @@ def stored_bytes() -> int:
     return stats.store_stats.object_store_bytes_used
 
 
-def test_both_replicas_equal_the_learner_after_every_update(
-    server: Any, sessions: list[str], learner: Learner
-) -> None:
+def test_both_replicas_equal_the_learner_after_every_update(server: Any, learner: Learner) -> None:
     """Both replicas follow five updates, and the object store frees versions without a tag."""
-    for session in sessions:
+    for session in SESSIONS:
         answers = ask(server, session, STARTING_WEIGHTS)
         assert {answer.version for answer in answers} == {STARTING_WEIGHTS.version}
         assert gap(learner.model, answers) < 1e-4
@@ -137,7 +134,7 @@ def test_both_replicas_equal_the_learner_after_every_update(
     for _ in range(5):
         before = copy.deepcopy(learner.model)
         tag = learner.update()
-        for session in sessions:
+        for session in SESSIONS:
             answers = ask(server, session, tag)
             assert {answer.version for answer in answers} == {tag.version}
             assert gap(learner.model, answers) < 1e-4
@@ -149,26 +146,24 @@ def test_both_replicas_equal_the_learner_after_every_update(
 
 
 def test_older_weights_are_not_loaded_and_another_publisher_s_are(
-    server: Any, sessions: list[str], learner: Learner, run_config: RunConfig
+    server: Any, learner: Learner, run_config: RunConfig
 ) -> None:
     first, second = learner.update(), learner.update()
     for asked, held in ((second, second), (first, second), (STARTING_WEIGHTS, second)):
-        answers = ask(server, sessions[0], asked)
+        answers = ask(server, SESSIONS[0], asked)
         assert {answer.version for answer in answers} == {held.version}
         assert gap(learner.model, answers) < 1e-4
     other = Learner(str(run_config.model.model_path))
     tag = other.update()
-    answers = ask(server, sessions[0], tag)
+    answers = ask(server, SESSIONS[0], tag)
     assert {answer.version for answer in answers} == {tag.version}
     assert gap(other.model, answers) < 1e-4
 
 
 @pytest.mark.parametrize("mode", ["wait", "abort", "keep"])
-def test_responses_under_way(
-    server: Any, sessions: list[str], learner: Learner, mode: UpdateMode
-) -> None:
+def test_responses_under_way(server: Any, learner: Learner, mode: UpdateMode) -> None:
     """Running requests finish, restart or continue; the weight version of each token is known."""
-    session = sessions[0]
+    session = SESSIONS[0]
     server.options(session_id=session).set_mode.remote(mode).result()
     old = learner.update()
     models = {old.version: copy.deepcopy(learner.model)}
@@ -206,14 +201,12 @@ def test_responses_under_way(
     assert drawn_by <= {expected_of_mode[mode], (old.version,)}
 
 
-def test_a_cancelled_request_leaves_no_half_update(
-    server: Any, sessions: list[str], learner: Learner
-) -> None:
+def test_a_cancelled_request_leaves_no_half_update(server: Any, learner: Learner) -> None:
     """The weight update of a cancelled request is completed."""
     for _ in range(3):
         tag = learner.update()
-        call = start(server, sessions[0], tag, LONG)
+        call = start(server, SESSIONS[0], tag, LONG)
         time.sleep(0.05)
         call.cancel()
-    answers = ask(server, sessions[0], tag)
+    answers = ask(server, SESSIONS[0], tag)
     assert gap(learner.model, answers) < 1e-4

@@ -16,7 +16,8 @@ from hgpo_rllib.bench.rollout import (
     describe_requests,
     play_in_lock_step,
 )
-from hgpo_rllib.config import load_config
+from hgpo_rllib.config import load_config, parse_config
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.policy_server.types import Generation
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.trajectory import Trajectory
@@ -30,6 +31,17 @@ def harness() -> Iterator[RolloutHarness]:
     harness = RolloutHarness(train_tokenizer(["at 1 of 2, wait. count"] * 20, [], 320))
     yield harness
     harness.thread.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others"),
+    [("num_replicas", 2, {}), ("memory_utilization", 0.5, {"replica_gpus": 1})],
+)
+def test_what_plain_vllm_cannot_share(name: str, value: float, others: dict[str, Any]) -> None:
+    server = parse_config({"policy_server": {name: value} | others}).policy_server
+    with pytest.raises(ConfigError, match=f"policy_server.{name}: set it"):
+        bench.check(server)
+    bench.check(parse_config({"policy_server": {"memory_utilization": 0.4} | others}).policy_server)
 
 
 def test_lock_step_requests_all_until_the_last_episode_ends(harness: RolloutHarness) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 from ray import serve
+from ray.serve._private.common import DeploymentID
+from ray.serve.exceptions import DeploymentUnavailableError
 
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.policy_server import deployment
 from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
-from hgpo_rllib.policy_server.server import replica_options
+from hgpo_rllib.policy_server.server import PolicyServer, replica_options
 from hgpo_rllib.policy_server.types import EngineDiedError, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
 from hgpo_rllib.settings.policy_server import WEIGHT_TRANSPORTS
@@ -161,10 +163,24 @@ def test_replicas_are_fixed_unless_there_is_a_maximum() -> None:
     assert scaled.get_target_ongoing_requests() == 64
 
 
+def test_sleep_while_no_replica_runs(caplog: pytest.LogCaptureFixture) -> None:
+    """Putting the engines to sleep is a warning if none is running."""
+
+    class Unavailable:
+        def broadcast(self, method: str) -> None:
+            raise DeploymentUnavailableError(DeploymentID("policy"))
+
+    server = PolicyServer.__new__(PolicyServer)
+    server._handle = Unavailable()
+    server.sleep()
+    (line,) = caplog.messages
+    assert "while the engines went to sleep" in line
+
+
 @pytest.mark.parametrize("server", [{"num_replicas": 2}, {"max_replicas": 2}])
 def test_several_replicas_are_chosen_by_session(server: dict[str, Any]) -> None:
     router = options(**server)["request_router_config"].get_request_router_class()
-    assert router.__name__ == "ConsistentHashRouter"
+    assert router.__name__ == "GroupRouter"
 
 
 @pytest.mark.parametrize(

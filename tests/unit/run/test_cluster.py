@@ -130,6 +130,7 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
             [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}, {"CPU": 1}],
         ),
         (run(1, 2, replica_gpus=1, num_replicas=2, colocate=True), [{"CPU": 2, "GPU": 4}]),
+        (run(1, 1, replica_gpus=1, colocate=True), [{"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}]),
         (run(1, 1, replica_gpus=1, colocate=True).without_learners(), [{"CPU": 1, "GPU": 1}]),
     ],
 )
@@ -168,7 +169,7 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
         (
             run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
             [{"CPU": 9, "GPU": 2}, {"CPU": 9, "GPU": 1}],
-            ["a learner on each of their 3 GPUs", "num_learners=2"],
+            ["num_learners=2 on 2 nodes", "two engines on one of their 3 GPUs"],
         ),
     ],
 )
