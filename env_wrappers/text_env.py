@@ -38,7 +38,7 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     task), goal (the task in words), state_hash (equal in equal states), inadmissible (bool: the
     last action had no effect) and inadmissible_count (number of such actions in this episode).
 
-    With ``render_mode="ansi"``, ``render()`` returns the last observation. Copies and pickles
+    With ``render_mode="ansi"``, ``render()`` returns the last observation. Deep copies and pickles
     continue from the same state with the same results.
     """
 

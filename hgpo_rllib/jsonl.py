@@ -55,12 +55,6 @@ def read_jsonl(file: Path) -> Iterator[Row]:
         raise ResultsError(f"{file}: cannot be read ({error})") from error
 
 
-def has_steps(episode: Row) -> bool:
-    """Return whether an episode has a list of steps, each of which is an object."""
-    steps = episode.get("steps")
-    return isinstance(steps, list) and all(isinstance(step, dict) for step in steps)
-
-
 def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Replace the lines of a JSON Lines file, compressed if its name ends in .gz."""
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()

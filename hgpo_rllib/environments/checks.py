@@ -4,7 +4,7 @@ docs/bring_your_own_environment.md explains each requirement to authors of envir
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import gymnasium
@@ -35,7 +35,9 @@ REQUIRED_INFO = {
 REQUIRED_STEP_INFO = {
     "inadmissible": ((bool, np.bool_), "whether the action just taken was not offered")
 }
-REQUIRED_STATE_INFO = {"state_hash": (object, "the state, which algorithm.anchor=state compares")}
+REQUIRED_STATE_INFO = {
+    "state_hash": (Hashable, "the state as a hashable value, which algorithm.anchor=state compares")
+}
 _OWN_SETTING = {
     "data": "env.data",
     "split": "env.train_split and evaluation.splits",

@@ -7,16 +7,10 @@ from rich.rule import Rule
 from rich.text import Text
 
 from hgpo_rllib.agent.parsing import find_thought
-from hgpo_rllib.jsonl import (
-    EVALUATED_EPISODES,
-    RUN_EPISODES,
-    ResultsError,
-    Row,
-    has_steps,
-    read_jsonl,
-)
+from hgpo_rllib.jsonl import EVALUATED_EPISODES, RUN_EPISODES, ResultsError, Row
 from hgpo_rllib.play.terminal import QUIT, ask, plain
 from hgpo_rllib.reporting.numbers import decimal, number
+from hgpo_rllib.results.frames import read_episodes
 
 PLACE = ("iteration", "split", "group", "member", "seed", "place")
 """Keys of an episode's place in a run or evaluation, as far as it has them."""
@@ -34,19 +28,12 @@ def read_episode(file: Path, index: int) -> Row:
         raise ResultsError(
             f"{file}: no such file (a run keeps its episodes in episodes/*.jsonl.gz)"
         )
-    episodes = list(read_jsonl(file))
-    if not episodes:
-        raise ResultsError(f"{file}: no episodes in it")
+    episodes = read_episodes(file, RUN_EPISODES, EVALUATED_EPISODES)
     if not 0 <= index < len(episodes):
         raise ResultsError(
             f"{file}: no episode {index}, there are {len(episodes)} (0 is the first)"
         )
-    episode = episodes[index]
-    if episode.get("format") not in (RUN_EPISODES, EVALUATED_EPISODES):
-        raise ResultsError(f"{file}: episode format {episode.get('format')!r} is not known")
-    if not has_steps(episode):
-        raise ResultsError(f"{file}: episode {index} has no list of steps")
-    return episode
+    return episodes[index]
 
 
 def show_episode(episode: Row, console: Console, step_by_step: bool) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hgpo_rllib.jsonl import ALL
-from hgpo_rllib.reporting.numbers import decimal, duration, number, percent, points
+from hgpo_rllib.reporting.numbers import decimal, duration, number, percent
 
 HEADER_EVERY = 20
 PLAIN_WIDTH = 120
@@ -201,22 +201,9 @@ class TrainingConsole:
                 f"{percent(*_success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
             )
 
-    def summary(self, before: Sequence[Row], after: Sequence[Row]) -> None:
-        """Print held-out success by split before and after training, and seconds by phase."""
-        rows = []
-        old, new = ({str(row["split"]): row for row in part} for part in (before, after))
-        for split in dict.fromkeys([*old, *new]):
-            first, error = _success(old.get(split, {}))
-            last, last_error = _success(new.get(split, {}))
-            rows.append(
-                {
-                    "split": "all held-out" if split == ALL else split,
-                    "episodes": decimal(number(new.get(split) or old[split], "episodes"), 0),
-                    "before": percent(first, error),
-                    "after": percent(last, last_error),
-                    "difference (points)": points(last - first, math.hypot(error, last_error)),
-                }
-            )
+    def summary(self, splits: Mapping[str, Row]) -> None:
+        """Print the rows of `tables.split_table` by split, and seconds by phase."""
+        rows = [{"split": split, **row} for split, row in splits.items()]
         self.console.print(make_table(rows, "Held-out success"))
         phases = ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
         self._line(f"seconds: {phases}")

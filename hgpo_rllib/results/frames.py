@@ -8,7 +8,7 @@ import pandas as pd
 
 from env_wrappers.files import read_json
 from hgpo_rllib import metrics
-from hgpo_rllib.jsonl import ResultsError, Row, has_steps, read_jsonl
+from hgpo_rllib.jsonl import ResultsError, Row, read_jsonl
 
 Columns = dict[str, str]
 
@@ -72,17 +72,18 @@ def read_object(file: Path) -> Row:
     return value
 
 
-def read_episodes(file: Path, expected: str) -> list[Row]:
-    """Return the episodes of a file with the format `expected`.
+def read_episodes(file: Path, *formats: str) -> list[Row]:
+    """Return the episodes of a file, which have one of these formats.
 
     Raises:
         ResultsError: an episode has another format, or no steps.
     """
     rows = list(read_jsonl(file))
     for row in rows:
-        if row.get("format") != expected:
-            raise ResultsError(f"{file}: episode format {row.get('format')!r} is not {expected}")
-        if not has_steps(row):
+        if (found := row.get("format")) not in formats:
+            raise ResultsError(f"{file}: episode format {found!r} is not {' or '.join(formats)}")
+        steps = row.get("steps")
+        if not isinstance(steps, list) or not all(isinstance(step, dict) for step in steps):
             raise ResultsError(f"{file}: an episode without a list of steps")
     return rows
 

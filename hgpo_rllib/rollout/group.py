@@ -156,7 +156,8 @@ async def play_episode(
     env: gym.Env, pool: EnvPool, agent: Agent, observation: str, info: dict[str, Any]
 ) -> Trajectory:
     """Play one episode, given the observation and info of the environment's reset."""
-    trajectory, ended = Trajectory(info, []), False
+    # Copies, since an environment may return the same dictionary again, with other content.
+    trajectory, ended = Trajectory(dict(info), []), False
     while not ended:
         turn = await agent.act(observation, info)
         acted = time.perf_counter()
@@ -164,7 +165,7 @@ async def play_episode(
         ended = terminated or truncated
         env_s = time.perf_counter() - acted
         trajectory.steps.append(
-            Step(turn, observation, float(reward), terminated, truncated, info, env_s)
+            Step(turn, observation, float(reward), terminated, truncated, dict(info), env_s)
         )
     return trajectory
 

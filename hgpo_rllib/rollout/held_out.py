@@ -79,7 +79,8 @@ def summarize_trajectories(trajectories: list[Trajectory]) -> dict[str, Any]:
     """Return `summarize`, and the standard errors of the success rates (`clustered_error`)."""
     outcomes = [
         {
-            "game": trajectory.info["game"],
+            # With the split, since names of games are unique only in their split.
+            "game": f"{trajectory.group.rpartition('/')[0]}/{trajectory.info['game']}",
             "task_type": trajectory.steps[-1].info["task_type"],
             "success": trajectory.won,
             "episode_length": len(trajectory),

@@ -29,6 +29,7 @@ from ray.rllib.utils.metrics import (
 )
 
 import env_wrappers  # noqa: F401  registers the environments with Gymnasium
+from env_wrappers.spaces import AnyText
 from hgpo_rllib.advantages.estimators import TEACHERS
 from hgpo_rllib.agent import AgentFactory, TokenRenderer, with_strategies
 from hgpo_rllib.environments import find_environment
@@ -59,7 +60,7 @@ from hgpo_rllib.rollout.group import (
 )
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
-from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
+from hgpo_rllib.rollout.sessions import Session, Sessions, max_steps, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
@@ -121,7 +122,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         # meanwhile, and Ray's event loop of an actor stays free for further calls.
         self._loop = self._stack.enter_context(start_blocking_portal(name="rollouts"))
         first_env = self._pool(config.train_split).first
-        self._spaces = (first_env.observation_space, first_env.action_space)
+        spaces = "observation_space", "action_space"  # an environment of the user may lack them
+        self._spaces = tuple(getattr(first_env, name, AnyText()) for name in spaces)
         seed = config.seed or 0
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed)
         if config.curriculum:
@@ -138,8 +140,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         ahead = self.config.max_staleness * num_groups if asynchronous else 0
         budget = self.config.max_replaced_groups
         groups: list[TimedGroup] = []
-        stale: list[TimedGroup] = []
-        replaced: list[TimedGroup] = []
+        stale, replaced = list[TimedGroup](), list[TimedGroup]()
         while len(groups) < num_groups:
             missing = num_groups - len(groups)
             self._loop.call(self._stream.start, missing + ahead)
@@ -239,7 +240,7 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
     def _make_session(
         self, policy: Policy, temperature: float, info: Mapping[str, Any], group: str, name: str
     ) -> Session:
-        max_turns = self.config.env_config.get("max_steps", EnvSettings().max_steps)
+        max_turns = max_steps(self.config.env_config, info)
         return Session(policy, self.renderer, info, group, name, temperature, max_turns)
 
     # Because this method is `async`, Ray runs the methods of an actor on an event loop, so that it
@@ -286,9 +287,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             texts = outcome_texts(trajectories)
         else:
             options = {k: v for k, v in self.config.env_config.items() if k != "max_steps"}
-            env = EnvSettings(
-                env_id=self.config.env, data=options.pop("data", None), options=options
-            )
+            data = options.pop("data", None)
+            env = EnvSettings(env_id=self.config.env, data=data, options=options)
             texts = plan_texts(trajectories, find_environment(env.env_id).require_oracle(env))
         return teacher_prompts(trajectories, texts, self.renderer)
 

@@ -16,6 +16,7 @@ from hgpo_rllib.policy_server.types import Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError, EnvPool, EnvTimeoutError
 from hgpo_rllib.rollout.policy_agent import Policy, sampled_turn
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
+from hgpo_rllib.settings.env import EnvSettings
 
 Message = Mapping[str, str]
 """Chat message with ``role`` and ``content``."""
@@ -305,6 +306,15 @@ class Sessions:
     def close(self) -> None:
         """Tell clients that ask for sessions that the run has ended."""
         self._offered.put_nowait(None)
+
+
+def max_steps(env_config: Mapping[str, Any], info: Mapping[str, Any]) -> int:
+    """Return the step limit of a task, given its info; in a mixture, that of its environment."""
+    limit: int = env_config.get("max_steps", EnvSettings().max_steps)
+    if mixture := info.get("mixture"):
+        own = env_config["environments"][mixture["environment"]].get("max_steps")
+        limit = min(own or limit, limit)
+    return limit
 
 
 async def play_session(

@@ -1,15 +1,19 @@
 """Prompts of the teacher: those of the responses, with text about the whole episode."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.environments import OraclePlan
 from hgpo_rllib.rollout.trajectory import Trajectory, response_rows
+
+logger = logging.getLogger(__name__)
 
 
 def teacher_prompts(
@@ -39,9 +43,15 @@ def plan_texts(
 
     `find_plan` is the oracle of the environment, called once per group.
     """
+
+    def plan(info: Mapping[str, Any]) -> Sequence[str]:
+        try:
+            return find_plan(info).actions
+        except DataError as error:  # such as a game without a walkthrough
+            logger.warning("no plan for the teacher: %s", error)
+            return []
+
     template = load_template("hindsight_plan")
     tasks = {trajectory.group: trajectory.info for trajectory in trajectories}
-    texts = {
-        group: template.render(actions=find_plan(info).actions) for group, info in tasks.items()
-    }
+    texts = {group: template.render(actions=plan(info)) for group, info in tasks.items()}
     return [texts[trajectory.group] for trajectory in trajectories]

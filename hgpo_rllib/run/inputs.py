@@ -14,6 +14,7 @@ from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.run.trackers import check_trackers
 
 LOOPBACK = "127.0.0.1"
@@ -75,6 +76,11 @@ def check_files(config: RunConfig, look_up: bool = False) -> None:
     Raises:
         ConfigError, DataError: something is missing or invalid.
     """
+    if ALL in config.evaluation.splits and len(config.evaluation.splits) > 1:
+        raise ConfigError(
+            f"evaluation.splits: {ALL!r} is the name of all splits together: rename this split, "
+            "or evaluate it alone"
+        )
     environment = find_environment(config.env.env_id)
     if TEACHERS.get(config.algorithm.estimator) == "plan":
         environment.require_oracle(config.env)

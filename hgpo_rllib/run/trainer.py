@@ -22,6 +22,8 @@ from hgpo_rllib.learner.data_parallel import stopped_by_learners
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.reporting.report import write_report
+from hgpo_rllib.reporting.tables import split_table
+from hgpo_rllib.results import load_runs
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.run.changes import record_start
 from hgpo_rllib.run.checkpoint_files import newest_intact, write_folder
@@ -173,7 +175,7 @@ class Training:
 
     def _evaluations(self, resumed: bool) -> Iterator[Rows]:
         if resumed:
-            before = self._restore()
+            self._restore()
         else:
             before = self._evaluate(0)
             self._save(before)
@@ -194,7 +196,9 @@ class Training:
         after = rows or self._evaluate(self.algorithm.iteration)
         self._save(after)
         write_json(self.directory.summary, {"seconds": self.console.seconds})
-        self.console.summary(before, after)
+        table = split_table(load_runs(self.directory.path))
+        names = {"difference": "difference (points)"}
+        self.console.summary(table.rename(columns=names).to_dict("index"))
         yield after
 
     def _finished(self, start: float) -> bool:
@@ -264,7 +268,7 @@ class Training:
         rates = {iteration: selection_rate(same) for iteration, same in evaluations.items()}
         return rates.pop(rows[0]["iteration"]) > max(rates.values(), default=-1.0)
 
-    def _restore(self) -> Rows:
+    def _restore(self) -> None:
         state, problems = newest_intact(self.directory.state)
         if state is None:
             raise ConfigError(f"--resume: no intact checkpoint is left: {'; '.join(problems)}")
@@ -276,7 +280,6 @@ class Training:
         self.tensorboard.purge(iteration + 1)
         newest_intact(self.directory.best)  # the previous one, if killed between two renames
         self.console.say(f"resumed after iteration {iteration}")
-        return self._evaluated(0)
 
     def _evaluated(self, iteration: int) -> Rows:
         """Return the rows of an evaluation; none if there was none."""

@@ -123,8 +123,9 @@ class LearnerSettings(Section):
     minibatch_size: int = Field(256, ge=1)
     """Number of steps (turns; responses, if agents have several roles) per optimizer step."""
     micro_batch_tokens: int = Field(16384, ge=1)
-    """Maximum number of tokens per forward pass, including padding. It limits memory and does
-    not change results."""
+    """Maximum number of tokens per forward pass, including padding. A longer response with its
+    prompt, or a longer conversation, is a pass by itself. It limits memory and does not change
+    results."""
     compute_dtype: ComputeDtype = "auto"
     """Data type of forward and backward passes (torch.autocast). `auto`: bfloat16 on a GPU,
     float32 on a CPU. CPUs without AVX-512 BF16 are slow with bfloat16. Weights, gradients and

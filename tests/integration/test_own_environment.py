@@ -9,6 +9,7 @@ from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.run.inputs import check_inputs
 from hgpo_rllib.run.metrics import iteration_metrics
+from tests.unit.environments.test_own_environment import change
 from tests.unit.environments.test_own_environment import folder as folder  # the files of the page
 
 pytestmark = pytest.mark.integration
@@ -16,7 +17,11 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.usefixtures("shared_server")
 def test_the_page_trains(run_config: RunConfig, folder: Path) -> None:
-    """The page's environment trains for two iterations with the pocket model of ALFWorld."""
+    """The page's environment trains for two iterations with the pocket model of ALFWorld.
+
+    It needs no spaces.
+    """
+    change(folder, "    observation_space = action_space = AnyText()\n", "")
     config = load_config(
         folder / "my_run.yaml",
         [

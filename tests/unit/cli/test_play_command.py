@@ -210,11 +210,11 @@ class TestEpisodes:
     @pytest.mark.parametrize(
         ("content", "named"),
         [
-            (b"", "no episodes in it"),
+            (b"", "no episode 0, there are 0"),
             (b"{\n{\n", "line 1 is not a JSON object"),
-            (json.dumps({"format": "hgpo-episode-9"}).encode(), "'hgpo-episode-9' is not known"),
-            (json.dumps({"format": "hgpo-episode-1"}).encode(), "has no list of steps"),
-            (json.dumps({"format": "hgpo-episode-1", "steps": [1]}).encode(), "has no list of"),
+            (json.dumps({"format": "hgpo-episode-9"}).encode(), "'hgpo-episode-9' is not hgpo"),
+            (json.dumps({"format": "hgpo-episode-1"}).encode(), "without a list of steps"),
+            (json.dumps({"format": "hgpo-episode-1", "steps": [1]}).encode(), "without a list of"),
         ],
     )
     def test_files_that_hold_something_else(

@@ -230,6 +230,15 @@ def test_states_that_it_does_not_report(folder: Path, config: RunConfig) -> None
     change(folder, '"won": won', '"won": won, "state_hash": self.here')
     sys.modules.pop("my_env")
     check(config, "train")
+    change(folder, '"state_hash": self.here', '"state_hash": [self.here]')
+    sys.modules.pop("my_env")
+    assert "'state_hash' in the info of reset(seed=0) is a list" in error_of(config)
+
+
+def test_a_split_named_like_the_total(config: RunConfig) -> None:
+    evaluation = config.evaluation.model_copy(update={"splits": ["all", "test"]})
+    with pytest.raises(ConfigError, match="'all' is the name of all splits together"):
+        check_inputs(config.model_copy(update={"evaluation": evaluation}))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from hgpo_rllib.reporting.console import (
     log_events,
     make_console,
 )
+from hgpo_rllib.reporting.tables import split_table
+from hgpo_rllib.results import load_runs
 from tests.unit.reporting.reporting_rows import evaluation_row, metrics_row
 
 TIME = r"([01]\d|2[0-3]):[0-5]\d:[0-5]\d"
@@ -59,7 +61,7 @@ def stream(monkeypatch):
 
 
 class TestConsole:
-    def test_lines_are_plain_when_not_on_a_terminal(self, stream):
+    def test_lines_are_plain_when_not_on_a_terminal(self, stream, run_dir):
         console = TrainingConsole(stream)
         with (
             console.stage("loading [bold]games[/bold]"),
@@ -67,10 +69,9 @@ class TestConsole:
         ):
             tell(3, 3)
         console.iteration(metrics_row(1))
-        rows = [evaluation_row(0, "all", 0.2, 0.03, 100)]
-        console.evaluation(rows)
+        console.evaluation([evaluation_row(0, "all", 0.2, 0.03, 100)])
         console.seconds = {"data": 20.4, "cloning": 190.0}
-        console.summary(rows, [evaluation_row(4, "all", 0.36, 0.04, 100)])
+        console.summary(split_table(load_runs(run_dir)).to_dict("index"))
         text = stream.getvalue()
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
         assert "loading [bold]games[/bold] ...\n" in text

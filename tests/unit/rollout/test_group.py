@@ -20,7 +20,7 @@ from hgpo_rllib.rollout.group import (
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
-from tests.unit.rollout.harness import GOOD, Fault, RolloutHarness
+from tests.unit.rollout.harness import GOOD, CountingEnv, Fault, RolloutHarness
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,26 @@ def fail_once(at: tuple[int, int], fault: Callable[[], Any]) -> Fault:
             fault()
 
     return maybe
+
+
+def test_an_environment_may_change_its_info_in_place(harness: RolloutHarness) -> None:
+    """Each step keeps the info of its time, even if the environment reuses the dictionary."""
+
+    class OneInfo(CountingEnv):
+        shared: dict[str, Any] | None = None
+
+        def _see(self) -> tuple[str, dict[str, Any]]:
+            observation, info = super()._see()
+            self.shared = {} if self.shared is None else self.shared
+            self.shared.update(info, game=f"game {self.task}")
+            return observation, self.shared
+
+    harness.make = lambda: OneInfo(lambda task, step: None)  # type: ignore[method-assign]
+    harness.slots = 1  # one environment plays all episodes
+    for trajectory in harness.play([2, 3]):
+        size = len(trajectory)
+        assert trajectory.info["game"] == f"game {size}"
+        assert [step.info["won"] for step in trajectory.steps] == [False] * (size - 1) + [True]
 
 
 class TestWhatIsKept:

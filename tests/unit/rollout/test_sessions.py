@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout.environments import EnvFailedError
-from hgpo_rllib.rollout.sessions import InvalidRequestError, Session, SessionEndedError, Sessions
+from hgpo_rllib.rollout.sessions import (
+    InvalidRequestError,
+    Session,
+    SessionEndedError,
+    Sessions,
+    max_steps,
+)
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 
@@ -301,3 +307,11 @@ async def _cancel_while_it_is_claimed() -> None:
         return False
 
     assert await sessions.claim(0.01, is_disconnected) is None
+
+
+@pytest.mark.parametrize(("name", "limit"), [("a", 15), ("b", 20), ("c", 20)])
+def test_a_session_has_the_limit_of_its_environment(name: str, limit: int) -> None:
+    environments = {"a": {"max_steps": 15}, "b": {}, "c": {"max_steps": 50}}
+    options = {"max_steps": 20, "environments": environments}
+    assert max_steps(options, INFO | {"mixture": {"environment": name}}) == limit
+    assert max_steps(options, INFO) == 20

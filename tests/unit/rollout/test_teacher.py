@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.environments import OraclePlan
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
@@ -40,6 +41,14 @@ def test_the_plan_is_told() -> None:
         "go to desk 1; look"
     ]
     assert texts[3:] == 3 * [""]
+
+
+def test_a_game_without_a_plan_adds_no_text(caplog: pytest.LogCaptureFixture) -> None:
+    def find_plan(start: dict) -> OraclePlan:
+        raise DataError("no recorded walkthrough")
+
+    assert plan_texts(group(), find_plan) == 3 * [""]
+    assert caplog.messages == ["no plan for the teacher: no recorded walkthrough"]
 
 
 @pytest.mark.parametrize("template", [None, CHATML])

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hgpo_rllib.iteration import IterationResult
-from hgpo_rllib.rollout.held_out import count_by_task
+from hgpo_rllib.rollout.held_out import count_by_task, summarize_trajectories
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.run.metrics import iteration_metrics
 from tests.unit.rollout.episodes import SETTINGS, group
@@ -54,3 +54,10 @@ def test_counts_by_task() -> None:
     ]
     assert count_by_task(played, [7, 2, 7]) == [(2, 1, 0), (7, 2, 1)]
     assert count_by_task(played[1:], [7, 2, 7]) == [(2, 1, 0), (7, 1, 1)]
+
+
+def test_games_of_two_splits_are_different() -> None:
+    """Two games of the same name, each of another split, count as two in the standard error."""
+    won, lost, _ = group()
+    both = [replace(won, group="0/a.test/0"), replace(lost, group="0/b.test/0")]
+    assert summarize_trajectories(both)["standard_error"] == pytest.approx(0.5)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
 
-from hgpo_rllib.config import RunConfig
+from hgpo_rllib.config import RunConfig, save_config
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import ALL, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -61,6 +61,7 @@ class FakeTraining(Training):
         """Set the attributes that training uses, without starting Ray."""
         self.config = config
         self.directory = RunDirectory(path)
+        save_config(config, path / "config.yaml")
         self.console = TrainingConsole(io.StringIO())
         self.algorithm = FakeAlgorithm(**algorithm)  # type: ignore[assignment]
         self.tensorboard = TensorBoard(path / "tensorboard")
@@ -140,8 +141,8 @@ def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
     (training.directory.state / "iteration").write_text("?")
     written = [row["iteration"] for row in read_jsonl(training.directory.evaluations)]
     assert written == [0, 1, 2, 3]
-    before = training._restore()
-    assert [row["iteration"] for row in before] == [0]
+    training._restore()
+    assert [row["iteration"] for row in training._evaluated(0)] == [0]
     assert training.algorithm.iteration == 2
     *_, event = read_events(max((tmp_path / "tensorboard").iterdir()))
     assert (event.step, event.session_log.status) == (3, SessionLog.START)
