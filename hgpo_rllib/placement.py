@@ -118,7 +118,7 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
     """Raise ConfigError unless all processes fit the nodes; Ray would wait forever."""
     learner, replica = learner_resources(cluster, server), replica_resources(server)
     if server.colocate:
-        _check_pairs(cluster, nodes)
+        _check_colocation(cluster, nodes)
         pair = _sum(learner, replica)
         counts = {"cluster.num_learners=policy_server.num_replicas": (cluster.num_learners, pair)}
     else:  # in the order in which a run starts them
@@ -136,7 +136,7 @@ def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nod
             )
 
 
-def _check_pairs(cluster: ClusterSettings, nodes: Nodes) -> None:
+def _check_colocation(cluster: ClusterSettings, nodes: Nodes) -> None:
     """Raise ConfigError if Ray could assign two colocated replicas a GPU without a learner.
 
     On a node with a learner, the GPUs of learners are preferred (`_take_gpus`).

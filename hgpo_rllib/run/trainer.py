@@ -278,7 +278,8 @@ class Training:
         iteration = self.algorithm.iteration
         self.directory.truncate(iteration)
         self.tensorboard.purge(iteration + 1)
-        newest_intact(self.directory.best)  # the previous one, if killed between two renames
+        if not self.directory.best.is_dir():  # the process was killed between two renames
+            newest_intact(self.directory.best)
         self.console.say(f"resumed after iteration {iteration}")
 
     def _evaluated(self, iteration: int) -> Rows:
