@@ -122,8 +122,8 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
         # meanwhile, and Ray's event loop of an actor stays free for further calls.
         self._loop = self._stack.enter_context(start_blocking_portal(name="rollouts"))
         first_env = self._pool(config.train_split).first
-        spaces = "observation_space", "action_space"  # an environment of the user may lack them
-        self._spaces = tuple(getattr(first_env, name, AnyText()) for name in spaces)
+        space = partial(getattr, first_env)  # with a default: a user's environment may lack spaces
+        self._spaces = space("observation_space", AnyText()), space("action_space", AnyText())
         seed = config.seed or 0
         self._tasks = TaskOrder(self.num_tasks(config.train_split), seed)
         if config.curriculum:
