@@ -1,6 +1,8 @@
 """Fixtures of several unit tests."""
 
 import gc
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -21,6 +23,16 @@ SMALL_GAMES = GenerationSpec(
     rooms=("bedroom", "bathroom"),
     max_receptacles=16,
 )
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Use the default SIGINT handler, as Tune leaves another one behind; restore it afterwards."""
+    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    signal.signal(signal.SIGINT, handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -152,6 +152,7 @@ class TestCommand:
         ):
             openai_server.wait_until_healthy(server, "http://127.0.0.1:9")
 
+    @pytest.mark.usefixtures("signals")
     @pytest.mark.parametrize("second_signal", [False, True])
     def test_running_requests_are_not_waited_for_forever(
         self, folder: Path, tmp_path: Path, second_signal: bool

@@ -35,16 +35,6 @@ test_interrupt.work_in_pool()
 """
 
 
-@pytest.fixture
-def signals() -> Iterator[None]:
-    """Use the default SIGINT handler, as Tune leaves another one behind; restore it afterwards."""
-    handler, mask = signal.getsignal(signal.SIGINT), signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    signal.signal(signal.SIGINT, handler)
-
-
 def terminate() -> None:
     """Send SIGTERM to this process and wait for the handler."""
     os.kill(os.getpid(), signal.SIGTERM)
