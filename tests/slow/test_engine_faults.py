@@ -190,7 +190,10 @@ def run_tensor_parallel_engine(folder: str) -> None:
 def test_the_processes_of_tensor_parallelism_follow_a_killed_replica(tmp_path: Path) -> None:
     tiny_model(tmp_path)
     code = f"from {MODULE} import *; run_tensor_parallel_engine(sys.argv[1])"
-    variables = env_vars(PolicyServerSettings()) | {"VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+    variables = env_vars(PolicyServerSettings()) | {
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",  # standard output is for the test
+    }
     processes = Processes()
     replica = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
