@@ -29,6 +29,8 @@ def read_episode(file: Path, index: int) -> Row:
             f"{file}: no such file (a run keeps its episodes in episodes/*.jsonl.gz)"
         )
     episodes = read_episodes(file, RUN_EPISODES, EVALUATED_EPISODES)
+    if not episodes:
+        raise ResultsError(f"{file}: no episodes in it")
     if not 0 <= index < len(episodes):
         raise ResultsError(
             f"{file}: no episode {index}, there are {len(episodes)} (0 is the first)"

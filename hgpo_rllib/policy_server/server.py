@@ -12,6 +12,7 @@ from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from hgpo_rllib.placement import actor_options, replica_resources
+from hgpo_rllib.policy_server.client import MAX_BATCH
 from hgpo_rllib.policy_server.deployment import PolicyReplica, start_owner_liveness
 from hgpo_rllib.policy_server.engine import find_engine
 from hgpo_rllib.policy_server.replicas import RETRYABLE_ERRORS, describe_ray_error
@@ -114,8 +115,7 @@ def replica_options(server: PolicyServerSettings) -> dict[str, Any]:
         options["autoscaling_config"] = {
             "min_replicas": server.num_replicas,
             "max_replicas": server.max_replicas,
-            # Requests usually have one prompt, since episodes take their steps at different times.
-            "target_ongoing_requests": server.max_num_seqs,
+            "target_ongoing_requests": max(1, server.max_num_seqs // MAX_BATCH),
         }
     if server.most_replicas > 1:
         options["request_router_config"] = RequestRouterConfig(request_router_class=SESSION_ROUTER)

@@ -210,9 +210,12 @@ class TestEpisodes:
     @pytest.mark.parametrize(
         ("content", "named"),
         [
-            (b"", "no episode 0, there are 0"),
+            (b"", "no episodes in it"),
             (b"{\n{\n", "line 1 is not a JSON object"),
-            (json.dumps({"format": "hgpo-episode-9"}).encode(), "'hgpo-episode-9' is not hgpo"),
+            (
+                json.dumps({"format": "hgpo-episode-9"}).encode(),
+                "'hgpo-episode-9' is not hgpo-episode-1 or hgpo-evaluated-episode-1",
+            ),
             (json.dumps({"format": "hgpo-episode-1"}).encode(), "without a list of steps"),
             (json.dumps({"format": "hgpo-episode-1", "steps": [1]}).encode(), "without a list of"),
         ],

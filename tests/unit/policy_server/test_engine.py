@@ -160,7 +160,7 @@ def test_replicas_are_fixed_unless_there_is_a_maximum() -> None:
         PolicyReplica, **options(num_replicas=2, max_replicas=4, max_num_seqs=64)
     )._deployment_config.autoscaling_config
     assert (scaled.min_replicas, scaled.max_replicas) == (2, 4)
-    assert scaled.get_target_ongoing_requests() == 64
+    assert scaled.get_target_ongoing_requests() == 4
 
 
 def test_sleep_while_no_replica_runs(caplog: pytest.LogCaptureFixture) -> None:
