@@ -6,10 +6,9 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
-from multiprocessing.context import SpawnContext, SpawnProcess
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -33,21 +32,20 @@ def _deferred(number: int) -> Iterator[None]:
             signal.raise_signal(number)
 
 
-class _Process(SpawnProcess):
-    """Process whose start is not interrupted.
+class _Pool(ProcessPoolExecutor):
+    """Pool whose `submit` is not interrupted.
 
-    A new process waits for its parent to write what it is to run. If the parent is interrupted
-    before that, the new process prints a traceback, and nothing terminates it.
+    `submit` can start a process, which waits for its parent to write what it is to run. If the
+    parent is interrupted before that, the new process prints a traceback, and nothing terminates
+    it. `submit` also acquires locks in Python code (`Condition.__enter__`). If it is interrupted
+    between this and the block that releases them, the pool's thread waits forever for the lock,
+    and Python waits for that thread before it exits.
     """
 
-    def start(self) -> None:
-        """Start the process."""
+    def submit(self, work: Callable[..., _Result], /, *args: Any, **kwargs: Any) -> Future[_Result]:
+        """Submit ``work(*args, **kwargs)``."""
         with _deferred(signal.SIGINT), _deferred(signal.SIGTERM):
-            super().start()
-
-
-class _Context(SpawnContext):
-    Process = _Process  # type: ignore[assignment]
+            return super().submit(work, *args, **kwargs)
 
 
 @contextmanager
@@ -58,7 +56,8 @@ def process_pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     parent is killed.
     """
     others = multiprocessing.active_children()
-    with ProcessPoolExecutor(workers, _Context(), _prepare_worker) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with _Pool(workers, spawn, _prepare_worker) as pool:
         try:
             yield pool
         except BaseException:

@@ -3,9 +3,11 @@
 import fcntl
 import multiprocessing.util
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -106,6 +108,37 @@ def test_an_interrupt_while_a_worker_starts(
     assert len(started) == 1
     assert_gone(*started)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_an_interrupt_while_work_is_submitted() -> None:
+    """A process ends if it is interrupted right after `submit` has acquired a lock.
+
+    Otherwise it would wait forever for the pool's thread, which waits for the lock.
+    """
+    code = "from tests.unit.run import test_interrupt as t; t.interrupt_submit()"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert ended.stdout == "interrupted\n", ended.stderr
+
+
+def interrupt_submit() -> None:
+    """Send SIGTERM after `submit` has acquired the lock of the pool's queue of work."""
+    enter = threading.Condition.__enter__
+
+    def enter_and_interrupt(condition: threading.Condition) -> bool:
+        acquired = enter(condition)
+        if sys._getframe(1).f_code is queue.Queue.put.__code__:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return acquired
+
+    try:
+        with sigterm_as_interrupt(), process_pool(1) as pool:
+            pool.submit(int)  # starts the pool's thread
+            setattr(threading.Condition, "__enter__", enter_and_interrupt)  # noqa: B010
+            pool.submit(int)
+    except KeyboardInterrupt:
+        print("interrupted")
 
 
 def work_in_pool() -> None:
