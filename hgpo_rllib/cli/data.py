@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -171,13 +171,21 @@ def write_demonstrations(
 def export_run(
     run: Annotated[Path, typer.Argument(help="run directory")],
     out: Annotated[Path, typer.Argument(help="file to write: .jsonl, .jsonl.gz or .parquet")],
+    form: Annotated[
+        Literal["sft", "hf"],
+        typer.Option(
+            "--format",
+            help="names of the texts: rendered_prompt and response, for `hgpo sft`, or prompt and "
+            "completion, for trl",
+        ),
+    ] = "sft",
     lost: Annotated[bool, typer.Option("--lost", help="also the steps of lost episodes")] = False,
 ) -> None:
     """Write the steps of a run's won training episodes, with returns and advantages, as a table."""
     from hgpo_rllib.results.export import export_steps
 
     with writing(out):
-        count = export_steps(run, out, lost)
+        count = export_steps(run, out, form, lost)
     typer.echo(f"{out}: {count} steps")
 
 

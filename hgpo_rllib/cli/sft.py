@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 def sft(
     config: RunFile,
     demonstrations: Annotated[
-        Path, typer.Argument(help="JSON lines with prompt and response, as of `hgpo data demos`")
+        Path,
+        typer.Argument(
+            help="JSON lines or parquet with prompt and response, as of `hgpo data demos` and "
+            "`hgpo data export`"
+        ),
     ],
     output: Annotated[Path, typer.Argument(help="directory of the fine-tuned model to create")],
     overrides: Overrides = None,

@@ -3,6 +3,7 @@
 import gzip
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
@@ -11,19 +12,24 @@ from hgpo_rllib.jsonl import ResultsError
 from hgpo_rllib.results.runs import Run, load_run
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".parquet")
+Format = Literal["sft", "hf"]
 _KEYS = ["iteration", "group", "member"]
+_TEXTS = {"sft": ("rendered_prompt", "response"), "hf": ("prompt", "completion")}
 
 
-def export_steps(run: Path, out: Path, lost: bool = False) -> int:
-    """Write the steps of a run's training episodes; the suffix of `out` is the format.
+def export_steps(run: Path, out: Path, form: Format = "sft", lost: bool = False) -> int:
+    """Write the steps of a run's training episodes; the suffix of `out` is the type of file.
 
     Columns: ``iteration``, ``group``, ``member``, ``time``, ``game``, ``task_type``, ``goal``,
-    ``success`` (of the episode), ``rendered_prompt`` (with the chat template), ``response``,
-    ``reward``, ``step_return`` and ``advantage``. JSON lines are demonstrations for `hgpo sft`.
+    ``success`` (of the episode), the texts, ``reward``, ``step_return`` and ``advantage``. The
+    texts are the prompt, with the chat template, and the response. They are named
+    ``rendered_prompt`` and ``response``, as `hgpo sft` reads them, or ``prompt``
+    and ``completion``, as in the data sets of trl.
 
     Args:
         run: run directory.
         out: file to write, ``.jsonl``, ``.jsonl.gz`` or ``.parquet``; replaced atomically.
+        form: whose names the texts have: ``sft`` (`hgpo sft`) or ``hf`` (trl).
         lost: whether to include the steps of lost episodes.
 
     Returns:
@@ -37,7 +43,7 @@ def export_steps(run: Path, out: Path, lost: bool = False) -> int:
     recorded = load_run(run)
     # One iteration at a time: the columns that are not exported are large.
     parts = (
-        _steps(replace(recorded, episode_files={iteration: file}), lost)
+        _steps(replace(recorded, episode_files={iteration: file}), form, lost)
         for iteration, file in recorded.episode_files.items()
     )
     tables = [part for part in parts if len(part)]
@@ -54,9 +60,10 @@ def export_steps(run: Path, out: Path, lost: bool = False) -> int:
     return len(table)
 
 
-def _steps(run: Run, lost: bool) -> pd.DataFrame:
+def _steps(run: Run, form: Format, lost: bool) -> pd.DataFrame:
     episodes = run.episodes[[*_KEYS, "game", "task_type", "goal", "success"]]
-    steps = run.steps.rename(columns={"prompt": "rendered_prompt", "completion": "response"})
-    wanted = ["time", "rendered_prompt", "response", "reward", "step_return", "advantage"]
+    prompt, response = _TEXTS[form]
+    steps = run.steps.rename(columns={"prompt": prompt, "completion": response})
+    wanted = ["time", prompt, response, "reward", "step_return", "advantage"]
     table = steps[[*_KEYS, *wanted]].merge(episodes, on=_KEYS)
     return table if lost else table[table["success"]]

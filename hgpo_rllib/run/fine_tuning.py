@@ -4,11 +4,12 @@ The training loop is transformers' `Trainer`. Prompts are encoded as `TokenRende
 training, so the model learns on exactly the token ids that the agent uses.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from transformers import (
     DataCollatorForSeq2Seq,
@@ -48,9 +49,10 @@ class Demonstration:
 
 
 def read_demonstrations(file: Path) -> list[Demonstration]:
-    """Read JSON lines with ``prompt`` and ``response``, or with ``messages``; ``game`` is optional.
+    """Read JSON lines or parquet with ``prompt`` and ``response``, or JSON lines with ``messages``.
 
-    ``rendered_prompt``, in place of ``prompt``, has the chat template, as of `hgpo data export`.
+    ``game`` is optional. ``rendered_prompt``, in place of ``prompt``, has the chat template, as of
+    `hgpo data export`.
     ``messages`` are alternately of the roles user and assistant, as of `hgpo data demos`.
 
     Raises:
@@ -60,7 +62,7 @@ def read_demonstrations(file: Path) -> list[Demonstration]:
     if not file.is_file():
         raise DataError(f"{file} does not exist; `hgpo data demos` writes demonstrations")
     found: list[Demonstration] = []
-    for number, row in enumerate(read_jsonl(file), start=1):
+    for number, row in enumerate(_rows(file), start=1):
         rendered = "rendered_prompt" in row
         if "messages" in row:
             texts = _contents(row["messages"])
@@ -75,6 +77,15 @@ def read_demonstrations(file: Path) -> list[Demonstration]:
     if not found:
         raise DataError(f"{file} has no demonstrations")
     return found
+
+
+def _rows(file: Path) -> Iterable[dict[str, Any]]:
+    if file.suffix != ".parquet":
+        return read_jsonl(file)
+    try:
+        return pd.read_parquet(file).to_dict("records")
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file} is not a readable parquet file: {error}") from None
 
 
 def _contents(messages: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.results import ResultsError, load_run
-from hgpo_rllib.results.export import export_steps
+from hgpo_rllib.results.export import Format, export_steps
 from hgpo_rllib.run.fine_tuning import read_demonstrations
 from tests.unit.reporting.reporting_rows import EPISODES, make_run, write_jsonl
 
@@ -31,31 +31,49 @@ def read(file: Path) -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", ["steps.jsonl", "steps.jsonl.gz", "steps.parquet"])
 @pytest.mark.parametrize("lost", [False, True])
-def test_the_steps_of_won_episodes(run_dir: Path, tmp_path: Path, name: str, lost: bool) -> None:
+@pytest.mark.parametrize("form", ["sft", "hf"])
+def test_the_steps_of_won_episodes(
+    run_dir: Path, tmp_path: Path, name: str, form: Format, lost: bool
+) -> None:
     """Each exported step has its game, prompt, response and advantage."""
     run = load_run(run_dir)
     episodes = run.episodes if lost else run.episodes[run.episodes["success"]]
-    count = export_steps(run_dir, tmp_path / name, lost)
+    count = export_steps(run_dir, tmp_path / name, form, lost)
     table = read(tmp_path / name)
     assert count == len(table) == episodes["episode_length"].sum()
     if not lost:
         assert table["success"].all()
     expected = run.steps.merge(episodes, on=["iteration", "group", "member"])
-    for key, column in (("rendered_prompt", "prompt"), ("response", "completion")):
-        assert table[key].tolist() == expected[column].tolist()
+    names = {"sft": ["rendered_prompt", "response"], "hf": ["prompt", "completion"]}[form]
+    assert table[names].to_numpy().tolist() == expected[["prompt", "completion"]].values.tolist()
     assert table["advantage"].to_numpy() == pytest.approx(expected["advantage"].to_numpy())
     assert table["game"].tolist() == expected["game"].tolist()
 
 
-def test_they_are_demonstrations(run_dir: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["steps.jsonl.gz", "steps.parquet"])
+def test_they_are_demonstrations(run_dir: Path, tmp_path: Path, name: str) -> None:
     """`hgpo sft` reads exported steps as demonstrations with rendered prompts."""
-    file = tmp_path / "steps.jsonl.gz"
+    file = tmp_path / name
     result = CliRunner().invoke(app, ["data", "export", str(run_dir), str(file)])
     assert result.exit_code == 0, result.output
     steps = read_demonstrations(file)
     assert f"{file}: {len(steps)} steps" in result.output
+    same = tmp_path / f"same_{name}"
+    CliRunner().invoke(app, ["data", "export", str(run_dir), str(same), "--format", "sft"])
+    assert same.read_bytes() == file.read_bytes()
     assert all(step.rendered for step in steps)
     assert {step.game for step in steps} <= set(load_run(run_dir).episodes["game"])
+
+
+def test_the_columns_of_trl(run_dir: Path, tmp_path: Path) -> None:
+    """`--format hf` writes the columns that trl reads."""
+    file = tmp_path / "steps.parquet"
+    arguments = ["data", "export", str(run_dir), str(file), "--format", "hf"]
+    assert CliRunner().invoke(app, arguments).exit_code == 0
+    assert {"prompt", "completion", "advantage"} <= set(read(file))
+    result = CliRunner().invoke(app, [*arguments[:-1], "csv"])
+    assert result.exit_code == 2
+    assert "'csv' is not one of 'sft', 'hf'" in result.output
 
 
 def test_what_cannot_be_exported(run_dir: Path, tmp_path: Path) -> None:

@@ -207,6 +207,9 @@ def test_bad_demonstrations(tmp_path: Path, text: str, message: str) -> None:
         read_demonstrations(file)
     with pytest.raises(DataError, match="does not exist"):
         read_demonstrations(tmp_path / "none.jsonl")
+    file = file.rename(tmp_path / "demos.parquet")
+    with pytest.raises(DataError, match=r"demos\.parquet is not a readable parquet file"):
+        read_demonstrations(file)
 
 
 def sft(file: Path, output: Path, model: Path) -> list[str]:
