@@ -25,6 +25,8 @@ _SCRAMBLE = 0x5DEECE66D  # java.util.Random stores its seed XOR this
 _SETTER = "{}_$eq"  # Scala's name of the method that sets a variable
 _lock = threading.RLock()
 _running: "_Simulator | None" = None
+STOP_S = 10.0
+"""Seconds to wait for a call in another thread before the Java process is killed."""
 
 
 class Game:
@@ -96,11 +98,18 @@ class Game:
         return self._simulator.is_usable()
 
     def close(self) -> None:
-        """Forget the game; with the last one, end the Java process."""
-        with _lock:
+        """Forget the game; with the last one, or if a call hangs, end the Java process."""
+        if not self.is_usable():
+            return
+        if not _lock.acquire(timeout=STOP_S):
+            self._simulator.kill()
+            return
+        try:
             self._simulator.games.discard(self)
             if not self._simulator.games and self._simulator is _running:
                 stop()
+        finally:
+            _lock.release()
 
 
 @functools.cache
@@ -131,10 +140,16 @@ def jar_hash() -> str:
 def stop() -> None:
     """End the Java process of this process, if there is one."""
     global _running
-    with _lock:
+    if not _lock.acquire(timeout=STOP_S):  # a call in another thread hangs
+        if _running is not None:
+            _running.kill()
+        return
+    try:
         if _running is not None:
             _running.stop()
             _running = None
+    finally:
+        _lock.release()
 
 
 class _Simulator:
@@ -202,8 +217,13 @@ class _Simulator:
         with suppress(OSError):
             self._process.stdin.close()  # type: ignore[union-attr]
         try:
-            self._process.wait(10)
+            self._process.wait(STOP_S)
         except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once; calls in progress fail."""
+        if self._owner == os.getpid():
             self._process.kill()
             self._process.wait()
 

@@ -1,14 +1,16 @@
 """Measure CPU time and memory, and start separate processes, for benchmarks."""
 
 import gc
-import multiprocessing
 import time
 import tracemalloc
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import psutil
+
+from env_wrappers.processes import process_pool
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -50,6 +52,6 @@ def peak_mib(function: Callable[[], object]) -> float:
     return (peak - before) / 2**20
 
 
-def new_process() -> ProcessPoolExecutor:
-    """Start a new process that shares no state with this one."""
-    return ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+def new_process() -> AbstractContextManager[ProcessPoolExecutor]:
+    """Start a new process that shares no state with this one and ends with it."""
+    return process_pool(1)

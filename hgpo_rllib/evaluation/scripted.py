@@ -1,8 +1,12 @@
 """Agents without a model: random, oracle, a human in the terminal, and players of environments."""
 
+import asyncio
+import contextlib
 import functools
 import random
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +42,27 @@ def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
     return functools.partial(ExpertAgent, players[name])
 
 
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let the first Ctrl-C end a block that blocks the event loop.
+
+    In `asyncio.run`, the first Ctrl-C only cancels the main task, which a blocked loop does not do.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, handler)
+        signal.raise_signal(signal.SIGINT)  # `asyncio.run` raises KeyboardInterrupt when it ends
+        raise asyncio.CancelledError from None
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 class RandomAgent(Agent):
     """Choose a random admissible action; for "any search", search for a random word of the goal."""
 
@@ -64,7 +89,8 @@ class ExpertAgent(Agent):
         name: str,
     ):
         """See `AgentFactory`; `start` creates the player from the info of the reset."""
-        self._player = start(info, random.Random(f"{group}/{name}"))
+        with _interruptible():  # a planner can take minutes
+            self._player = start(info, random.Random(f"{group}/{name}"))
         self._last: str | None = None
 
     async def act(self, observation: str, info: Mapping[str, Any]) -> Turn:
@@ -96,7 +122,8 @@ class HumanAgent(Agent):
         Raises:
             RunStoppedError: the player quits.
         """
-        action = read_action(observation, info["admissible_actions"], "> ", self._console)
+        with _interruptible():
+            action = read_action(observation, info["admissible_actions"], "> ", self._console)
         if action is None:
             raise RunStoppedError("you stopped; repeat the command to continue with this game")
         return Turn(observation, action)

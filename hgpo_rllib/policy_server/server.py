@@ -94,8 +94,10 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
 
     def stop(self) -> None:
         """Stop the replicas."""
-        serve.delete(self.app)
-        ray.kill(self._owner)
+        try:
+            serve.delete(self.app)
+        finally:
+            ray.kill(self._owner)  # remaining replicas then delete the application
 
     def __exit__(self, *_: Any) -> None:
         """Stop the replicas."""

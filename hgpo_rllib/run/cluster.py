@@ -3,6 +3,7 @@
 import logging
 import os
 import secrets
+import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -54,17 +55,22 @@ def ray_cluster(
     # This logger prints tracebacks of errors that are also raised to the caller.
     logging.getLogger("ray.rllib.utils.actor_manager").setLevel(logging.CRITICAL)
     with ExitStack() as stack:
+        stack.enter_context(sigterm_as_interrupt())
+        handler = signal.getsignal(signal.SIGTERM)
         if address := os.environ.get("RAY_ADDRESS"):
             _join_ray(address)
+            stack.callback(ray.shutdown)
         else:
             check_dashboard_port(config)
-            _start_ray(config.cluster.dashboard_port, stack.enter_context(ray_session(run)))
-        stack.callback(ray.shutdown)  # stops all processes of a local cluster, Serve included
+            folder = stack.enter_context(ray_session(run))
+            # Stops all processes, Serve included, also if Ray's start is interrupted.
+            stack.callback(ray.shutdown)
+            _start_ray(config.cluster.dashboard_port, folder)
+        signal.signal(signal.SIGTERM, handler)  # replaces Ray's handler, which exits with code 15
         check_run(config.cluster, config.policy_server, alive_nodes())
         # Start Serve before any trial or algorithm: its controller does not fit into a placement
         # group.
         start_serve()
-        stack.enter_context(sigterm_as_interrupt())  # replaces Ray's handler
         if remedy is not None:
             stack.enter_context(on_exit_of(ray_processes(), partial(_exit, remedy)))
         yield

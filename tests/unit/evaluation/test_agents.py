@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from rich.console import Console
 from env_wrappers.spaces import ANY_ACTION
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
+from hgpo_rllib.evaluation import scripted
 from hgpo_rllib.evaluation.evaluate import evaluate
 from hgpo_rllib.evaluation.request import check_agent
 from hgpo_rllib.evaluation.scripted import HumanAgent, RandomAgent
@@ -209,3 +211,21 @@ class TestScripted:
         info: dict[str, Any] = {"goal": "g", "admissible_actions": [ANY_ACTION]}
         agent = HumanAgent(Console(file=io.StringIO()), info, "", "")
         assert asyncio.run(agent.act("guess", info)).action == "50"
+
+    def test_the_first_ctrl_c_ends_a_human_game(
+        self, monkeypatch: pytest.MonkeyPatch, signals: None
+    ) -> None:
+        """Reading an action blocks the event loop, which would ignore the first Ctrl-C."""
+        continued = []
+
+        def interrupted(*arguments: Any) -> str:
+            signal.raise_signal(signal.SIGINT)
+            continued.append(True)
+            return "look"
+
+        monkeypatch.setattr(scripted, "read_action", interrupted)
+        agent = HumanAgent(Console(file=io.StringIO()), {"goal": "g"}, "", "")
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(agent.act("page", {"admissible_actions": ["look"]}))
+        assert not continued
+        assert signal.getsignal(signal.SIGINT) == signal.default_int_handler

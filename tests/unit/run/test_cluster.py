@@ -1,6 +1,8 @@
 """Checks before Ray starts."""
 
+import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.placement import check_run
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.deployment import check_model_is_here
+from hgpo_rllib.run import cluster
 from hgpo_rllib.run.cluster import check_address, protect_token, ray_cluster, start_serve
 from hgpo_rllib.run.inputs import LOOPBACK, check_dashboard_port, check_inputs
 
@@ -98,6 +101,36 @@ def test_a_cluster_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> No
         ray_cluster(parse_config({})),
     ):
         pass
+
+
+def test_sigterm_before_the_block(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
+    """SIGTERM interrupts as soon as Ray has started; Ray's own handler exits with code 15."""
+    stopped = []
+
+    def init(**arguments: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))
+
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))
+    monkeypatch.setattr(cluster, "alive_nodes", lambda: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:6379")
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt), ray_cluster(parse_config({})):
+        pass
+    assert stopped == [True]
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interrupt_while_ray_starts(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
+    """This process leaves the Ray that it has started."""
+    stopped = []
+    monkeypatch.setattr(ray, "init", lambda **_: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))
+    monkeypatch.setattr(cluster, "protect_token", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(KeyboardInterrupt), ray_cluster(parse_config({})):
+        pass
+    assert stopped == [True]
 
 
 def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunConfig:

@@ -2,9 +2,12 @@
 
 import contextlib
 import importlib.util
+import os
 import pickle
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -128,6 +131,29 @@ def test_the_java_process_ends_with_the_last_game_and_with_its_parent(env: Scien
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(int(done.stdout)).wait(30)
+
+
+def test_a_call_that_hangs_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Java process is killed at exit even if a thread waits for it and holds the lock."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        running = object.__new__(simulator._Simulator)
+        running._process, running._owner = process, os.getpid()
+        monkeypatch.setattr(simulator, "_running", running)
+        monkeypatch.setattr(simulator, "STOP_S", 0.1)
+
+        held = threading.Event()
+
+        def call() -> None:
+            with simulator._lock:
+                held.set()
+                process.wait()
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        held.wait()
+        simulator.stop()
+        thread.join(30)
+        assert process.returncode == -signal.SIGKILL
 
 
 @needs_packages
