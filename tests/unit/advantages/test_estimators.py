@@ -102,6 +102,50 @@ def others_of(
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "of_turns"),
+    [
+        ("sdar", "grpo"),
+        ("gear", "grpo"),
+        ("ppo_tokens", "ppo"),
+        ("vetta", "ppo"),
+        ("hiper", "ppo"),
+    ],
+)
+def test_advantages_of_turns(name: str, of_turns: str) -> None:
+    """What is added for tokens or in the loss does not change the advantages of turns."""
+    assert find_estimator(name) is find_estimator(of_turns)
+
+
+def level_of(k: int, contexts: str) -> Callable[[int, list[int], int], Hashable]:
+    """Return the key function of level k; with `released`, steps before k are alone."""
+    whole = history(k)
+    return lambda task, states, t: (
+        whole(task, states, t) if contexts == "paper" or t >= k else object()
+    )
+
+
+@pytest.mark.parametrize("name", ["hgpo_base_group", "hgpo_leave_one_out"])
+@given(BATCHES, SETTINGS)
+def test_variants_of_the_hierarchy(name, batch, settings) -> None:
+    """Eq. 1 is one more level of weight 1, or each level leaves out the step itself."""
+    offset = 1 if settings.contexts == "paper" else 2
+    terms = [(1.0, by_trajectory(batch, settings))] if name == "hgpo_base_group" else []
+    for k in range(settings.context_length + 1):
+        key = level_of(k, settings.contexts)
+        own = centered(batch, settings, key)
+        if name == "hgpo_leave_one_out":
+            sizes = [len(others) + 1 for others in others_of(batch, key)]
+            own = [a * n / max(n - 1, 1) for a, n in zip(own, sizes, strict=True)]
+        terms.append(((k + offset) ** settings.weight_alpha, own))
+    weights = np.array([[weight] for weight, _ in terms])
+    values = np.array([own for _, own in terms])
+    total = (weights * (np.abs(values) > 1e-12)).sum(0)
+    expected = np.divide((weights * values).sum(0), total, where=total > 0, out=0 * total)
+    got = find_estimator(name)(arrays(batch), settings)
+    np.testing.assert_allclose(got, expected, atol=1e-9)
+
+
 @given(BATCHES)
 def test_leave_one_out_at_every_level(batch) -> None:
     """Each level compares with the other steps; zeros are left out, weights are 1 : 2 : 3."""

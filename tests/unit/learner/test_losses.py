@@ -316,3 +316,15 @@ def test_statistics_by_hand() -> None:
     assert got.statistics.keys() == expected.keys()
     for name, values in expected.items():
         assert got.statistics[name].double().tolist() == pytest.approx(values, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("level", "log_ratio"), [("token", 15), ("sequence", 20), ("sequence-mean", 15)]
+)
+def test_the_ratio_of_a_response_is_clamped(level: Any, log_ratio: float) -> None:
+    """The log-ratio is clamped at 20 after it is summed over the tokens of a response."""
+    zeros, row = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.long)
+    tokens = {"old_logp": zeros - 15, "behavior_logp": zeros, "advantage": zeros, "row": row}
+    settings = LearnerSettings(ratio_level=level)
+    losses = token_losses(settings, tokens, {"logp": zeros, "entropy": zeros})
+    assert losses.statistics["ratio_max"].log().tolist() == pytest.approx([log_ratio] * 2)

@@ -194,3 +194,19 @@ def test_weights_are_those_of_the_mini_batch(outputs: int, expected: list[list[f
     }
     got = value_weights(columns, np.array([0, 1]), outputs)[:2]
     np.testing.assert_allclose(got, expected)
+
+
+def test_tokens_are_centered_in_their_own_response() -> None:
+    """If a step has two responses, the tokens of each have the advantage of the turn on average."""
+    trajectories = group("a")
+    step = trajectories[0].steps[1]
+    plan = replace(step.turn, role="planner")
+    trajectories[0].steps[1] = replace(step, turn=replace(step.turn, preceding=(plan,)))
+    lengths = token_columns(trajectories)["response_length"].numpy()
+    value = np.random.default_rng(0).standard_normal((len(lengths), 1 + lengths.max()))
+    settings = AlgorithmSettings(estimator="vetta", normalize="mean")
+    scored = score(trajectories, settings, value)
+    assert scored.token_advantage is not None
+    of_plan, of_action = (scored.token_advantage[row, : lengths[row]] for row in (1, 2))
+    assert np.ptp(of_plan) > 0.1
+    assert of_plan.mean() == pytest.approx(of_action.mean())

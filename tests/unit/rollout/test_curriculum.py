@@ -133,3 +133,16 @@ def test_an_environment_without_task_types_is_an_error() -> None:
         ConfigError, match=r"^rollout.curriculum: hgpo/Gymnasium-v0 has no task_types"
     ):
         check_settings(config, "train")
+
+
+def test_rates_and_weights_by_hand() -> None:
+    """A group moves the rate of its type by a tenth; the weight of a task is 4 p (1 - p)."""
+    curriculum = learned([("solved", 8), ("solved", 6), ("hopeless", 0)])
+    expected = {"solved": 0.57, "hopeless": 0.45, "between": 0.5}  # 0.55 + (0.75 - 0.55) / 10
+    assert curriculum.rates == pytest.approx(expected)
+    curriculum.rates |= {"solved": 0.9, "hopeless": 0.2}
+    weights = {"solved": 30 * 0.36, "hopeless": 20 * 0.64, "between": 50}
+    total = sum(weights.values())
+    assert shares(curriculum) == pytest.approx(
+        {name: weight / total for name, weight in weights.items()}, abs=0.02
+    )

@@ -165,3 +165,22 @@ def test_a_group_of_one_has_nothing_to_compare() -> None:
     with pytest.raises(ConfigError, match=r"max_replaced_groups=2 compares .*=0"):
         load_config(None, [*settings, "rollout.max_replaced_groups=2"])
     load_config(None, settings)
+
+
+def test_over_sampling() -> None:
+    """Asynchronous rollouts start more groups than they need and take those that finish first."""
+    started: list[int] = []
+
+    async def counted(number: int) -> PlayedGroup:
+        started.append(number)
+        if number == 0:
+            await asyncio.sleep(5)
+        return await play(number)
+
+    with runner_of(schedule="asynchronous", max_staleness=2) as runner:
+        runner._stream = GroupStream(counted)
+        for total in (9, 12):
+            used, _ = used_groups(runner, 3)
+            assert len(used) == 3
+            assert 0 not in used
+            assert sorted(started) == list(range(total))

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from hgpo_rllib.agent import AgentFactory, TokenRenderer, response_seed, with_strategies
 from hgpo_rllib.learner.batching import signal_columns, token_batch, token_columns
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
+from hgpo_rllib.rollout import runner
 from hgpo_rllib.rollout.policy_agent import PolicyAgent
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.settings.agent import AgentSettings
@@ -116,3 +119,12 @@ def test_hgpo_inside_a_strategy(harness: StrategyHarness) -> None:
     played = harness.play([2], size=4)
     levels = score(played, ROLES.model_copy(update={"estimator": "hgpo"})).levels
     assert all(level.size.tolist() == [2] * 8 for level in levels)
+
+
+def test_the_members_of_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run divides the members of a group evenly among its strategies."""
+    monkeypatch.setattr(runner, "with_strategies", lambda *arguments: arguments[2])
+    own: Any = object.__new__(runner.HGPOEnvRunner)
+    own.config = SimpleNamespace(group_size=12, strategies=3)
+    own.renderer = own._strategy_renderer = own.grammars = object()
+    assert own.agent_factory(object()) == 4
