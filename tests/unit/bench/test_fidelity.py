@@ -148,10 +148,22 @@ def test_intervals_are_percentiles_or_unknown() -> None:
     known = interval(pd.Series([50.0, *draws]))
     assert known == (50.0, 5.0, 195.0)
     assert str(known) == "50.000 [5.000, 195.000]"
+    mostly = interval(pd.Series([50.0, *draws[:101], *np.full(100, np.nan)]))
+    assert mostly == (50.0, 2.5, 97.5)
+    rarely = pd.Series([50.0, *draws[:100], *np.full(101, np.nan)])
+    assert interval(rarely) == (None, None, None)
     unknown = interval(pd.Series([1.0, *np.full(201, np.nan)]))
     assert unknown == interval(pd.Series([np.nan, *draws])) == (None, None, None)
     assert str(unknown) == "–"
     assert json.dumps(unknown) == "[null, null, null]"
+
+
+def test_error_bars_go_down_and_up_from_the_value() -> None:
+    """A value below its interval has no lower bar, an unknown one no bars."""
+    found = [Interval(1.0, 0.5, 3.0), Interval(1.0, 1.2, 3.0), Interval(None, None, None)]
+    value, error = fidelity._error_bars(found)
+    np.testing.assert_array_equal(value, [1.0, 1.0, math.nan])
+    np.testing.assert_array_equal(error, [[0.5, 0.0, math.nan], [2.0, 2.0, math.nan]])
 
 
 def sample(steps: int = 120) -> Result:
@@ -192,6 +204,18 @@ def test_tables() -> None:
     assert list(difference) == ["pearson", "pearson_corrected", "spearman", "sign", "mse"]
     assert difference["pearson"]["hgpo - grpo"].low > 0
     assert difference["mse"]["hgpo - grpo"].high < 0
+
+
+def test_facts_of_the_true_advantages() -> None:
+    """The error is the root mean square; signs are known beyond 2.576 errors."""
+    result = sample().model_copy(update={"error": [0.1, 0.7] * 60, "q": [1.0 + 1.5, 3.0] * 60})
+    (facts,) = fidelity.tables(result)["true advantages"]
+    assert facts["standard error"] == pytest.approx(0.5)
+    assert facts["standard deviation"] == pytest.approx(0.25 * math.sqrt(120 / 119))
+    assert facts["significant"] == 1.0
+    near = result.model_copy(update={"q": [1.0 + 1.5, 1.0 + 1.8] * 60})
+    (facts,) = fidelity.tables(near)["true advantages"]
+    assert facts["significant"] == 0.5, "1.8 is less than 2.576 times 0.7"
 
 
 def test_levels_are_compared_over_the_steps_that_they_compare() -> None:

@@ -79,6 +79,7 @@ def test_a_known_difference(tmp_path: Path) -> None:
         ({"max_steps": 6}, "env.max_steps is 5 and 6"),
         ({"data_sha256": "other"}, "env.data_sha256 is d and other"),
         ({"split": "t"}, "env.split"),
+        ({"id": "f"}, "env.id is e and f"),
     ],
 )
 def test_other_games_of_the_same_names(tmp_path: Path, change: dict[str, Any], part: str) -> None:
@@ -120,6 +121,7 @@ def test_other_names(tmp_path: Path) -> None:
     found = compare(a, b, common=True)
     assert found.games == 15
     assert found.notes == ["5 games that only one of them has are left out"]
+    assert compare(b, a, common=True).notes == found.notes
     none = load_evaluation(write(tmp_path / "c", {"other-1": [1.0]}))
     with pytest.raises(ConfigError, match="no game in common"):
         compare(a, none, common=True)
@@ -152,6 +154,10 @@ def test_the_command(tmp_path: Path) -> None:
     assert shown.exit_code == 0
     assert "B - A = +25.0 points" in shown.stdout
     assert "note: seeds differ: [0, 1] and [7]" in shown.stdout
+    row = next(line for line in shown.stdout.splitlines() if line.startswith("│ all "))
+    name, difference, _, *others = (cell.strip() for cell in row.strip("│").split("│"))
+    assert (name, difference) == ("all", "+25.0 ± 5.7")  # ten of 0.5 and ten of 0
+    assert others == ["0.001953", "10", "0", "10"]
     printed = CliRunner().invoke(app, ["compare", str(a), str(b), "--json"])
     found = json.loads(printed.stdout)
     clustered = CliRunner().invoke(app, ["compare", str(a), str(b), "--cluster", "^[a-z]+"])

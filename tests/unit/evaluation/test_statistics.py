@@ -14,6 +14,7 @@ from hgpo_rllib.evaluation.statistics import (
     estimate,
     estimate_share,
     per_game,
+    results,
 )
 
 
@@ -73,6 +74,39 @@ class TestEstimate:
         expected = (0.0, width) if value == 0 else (1 - width, 1.0)
         assert (found.low, found.high) == pytest.approx(expected)
 
+    def test_one_game_that_is_always_won(self) -> None:
+        """One win of one game allows down to 2.5 % (Clopper-Pearson), without an error."""
+        found = estimate_share([1.0, 1.0], ["a", "a"])
+        assert found == Estimate(1.0, None, pytest.approx(0.025), 1.0)
+        assert estimate_share([1.0, 0.0], ["a", "a"]) == Estimate(0.5, None, None, None)
+
+
+def test_results_of_a_task_type_are_of_its_own_steps() -> None:
+    episodes = pd.DataFrame(
+        {
+            "seed": 0,
+            "place": [0, 1, 2],
+            "game": ["a", "b", "c"],
+            "task_type": ["x", "x", "y"],
+            "success": [True, False, False],
+            "score": [1.0, 0.5, 0.0],
+            "episode_length": [1.0, 3.0, 2.0],
+        }
+    ).assign(trials=1.0, prompt_tokens=7.0, response_tokens=2.0)
+    steps = pd.DataFrame({"seed": 0, "place": [0, 1, 1, 1, 2, 2]}).assign(
+        is_valid=[True, False, True, True, True, True],
+        inadmissible=[False, True, True, False, False, False],
+        prompt_truncated=0.0,
+        response_truncated=0.0,
+    )
+    found = results(episodes, steps)
+    x, y = (found["by_task_type"][name] for name in "xy")
+    assert (x["lost"], x["steps"], x["steps_of_won"]) == (1, 2.0, 1.0)
+    assert (x["invalid_rate"], x["inadmissible_rate"]) == (0.25, 0.5)
+    assert (y["lost"], y["steps"], y["steps_of_won"]) == (1, 2.0, None)
+    assert (y["invalid_rate"], y["inadmissible_rate"]) == (0.0, 0.0)
+    assert found["by_seed"]["0"]["score"] == 0.5
+
 
 class TestCompare:
     def test_is_mcnemars_exact_test(self) -> None:
@@ -105,6 +139,11 @@ class TestCompare:
         a = by_game([third / 3 for third in (1, 1, 3, 2, 2, 3, 0, 3)])
         b = by_game([third / 3 for third in (2, 2, 2, 2, 2, 3, 1, 1)])
         assert compare_means(a, b).p_value == 1.0
+
+    def test_rounding_errors_are_no_differences(self) -> None:
+        """0.1 + 0.2 is not exactly 0.3, but the games count as equal."""
+        found = compare_means(by_game([0.3, 0.5]), by_game([0.1 + 0.2, 1.0]))
+        assert (found.better, found.worse, found.equal) == (1, 0, 1)
 
     def test_pairing_matters(self) -> None:
         """A small steady gain is significant although games differ by far more."""

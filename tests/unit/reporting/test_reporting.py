@@ -17,6 +17,7 @@ from hgpo_rllib.results import ResultsError
 from tests.unit.reporting.reporting_rows import (
     PROMPT,
     crash,
+    evaluation_row,
     make_run,
     metrics_row,
     write_jsonl,
@@ -71,6 +72,7 @@ class TestReport:
         assert "all held-out 100 20.0 % ± 3.0 36.0 % ± 4.0 +16.0 ± 5.0" in text
         assert "100 episodes at temperature 0.40" in text
         assert "may be chance" not in text
+        assert "is the last evaluation" not in text
         assert "not finished" not in text
 
     @pytest.mark.parametrize(
@@ -100,6 +102,12 @@ class TestReport:
         text = text_of(write_report([make_run(tmp_path / "run", 0.2, 0.29)]).read_text())
         assert "+9.0 ± 5.0" in text
         assert "may be chance" in text
+
+    def test_an_evaluation_before_the_last_iteration_is_named(self, run_dir):
+        rows = [evaluation_row(i, "all", rate, 0.03, 100) for i, rate in ((0, 0.2), (2, 0.4))]
+        write_jsonl(run_dir / "evaluation.jsonl", rows)
+        text = text_of(write_report([run_dir]).read_text())
+        assert "is the last evaluation, after iteration 2." in text
 
     def test_what_models_write_is_escaped(self, run_dir):
         html = write_report([run_dir]).read_text()

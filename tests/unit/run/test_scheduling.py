@@ -43,6 +43,19 @@ def test_as_many_trials_begin_as_the_cluster_holds(monkeypatch: pytest.MonkeyPat
     assert third.config == {"trial": 3}
 
 
+def test_a_trial_begins_only_if_the_largest_would_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two trials with one replica would fit four CPUs, but not one with three beside another."""
+    monkeypatch.setattr(sweep, "alive_nodes", lambda: [{"CPU": 4.0}])
+    replicas = [load_config(POCKET, [f"policy_server.num_replicas={n}"]) for n in (1, 3)]
+    search = ResourceAwareVariantGenerator(
+        [trial_demand(config.cluster, config.policy_server) for config in replicas]
+    )
+    space = {"trial": grid_search([1, 2])}
+    search.add_configurations([Experiment("x", lambda _: None, config=space)])
+    assert search.next_trial() is not None
+    assert search.next_trial() is None
+
+
 def write_run(path: Path, success: dict[int, float]) -> Path:
     path.mkdir()
     rows = [
@@ -71,6 +84,18 @@ def test_the_worse_half_stops_at_evaluations_that_double(tmp_path: Path) -> None
     assert decisions(scheduler, "good", good) == [GO, GO, GO, GO]
     assert decisions(scheduler, "bad", {0: 0.0, 2: 0.4}) == [GO, STOP]
     assert decisions(scheduler, "equal", {0: 0.1, 2: 0.5, 3: 0.1, 4: 0.5}) == [GO, GO, GO, STOP]
+
+
+def test_a_grid_over_intervals_and_iterations() -> None:
+    """Trials are compared from the longest interval on; the longest trials run to their end."""
+    configs = [
+        load_config(POCKET, [f"iterations={iterations}", f"evaluation.interval={interval}"])
+        for iterations, interval in ((8, 2), (16, 4))
+    ]
+    scheduler = make_scheduler("asha", configs, [])
+    good = {2: 0.5, 4: 0.5, 8: 0.6, 12: 0.7}
+    assert decisions(scheduler, "good", good) == [GO, GO, GO, GO]
+    assert decisions(scheduler, "bad", {2: 0.1, 4: 0.1}) == [GO, STOP]
 
 
 def test_a_resumed_sweep_compares_with_what_had_finished(tmp_path: Path) -> None:

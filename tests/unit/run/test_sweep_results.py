@@ -137,6 +137,7 @@ def test_picture_says_what_the_cells_are(sweep: Sweep) -> None:
         "90.0 %\n± 0.0",
         "n/a",
     ]
+    assert [text.get_color() for text in axes.texts] == ["white", "white", "black", "black"]
     assert (axes.get_xlabel(), axes.get_ylabel()) == (K, ALPHA)
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["2", "4"]
     assert "iterations: 4 to 10" in axes.get_title(loc="left")

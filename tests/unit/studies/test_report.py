@@ -8,7 +8,7 @@ import pytest
 
 from hgpo_rllib.bench.fidelity import Result
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.studies import statistics
+from hgpo_rllib.studies import report, statistics
 from hgpo_rllib.studies.analysis import (
     Results,
     arm_rows,
@@ -179,6 +179,28 @@ class TestReport:
             drawn.append({file.name: file.read_bytes() for file in write_report(docs, folder)[1:]})
         for name in ("success.png", "differences.png"):
             assert drawn[0][name] != drawn[1][name]
+
+    def test_only_the_baseline_has_finished(self, tmp_path: Path) -> None:
+        """There is nothing to compare, so there is no figure of differences."""
+        docs = tmp_path / "docs"
+        finish(parse_study(CONTENT, "arms"), docs, {"bad": 1})
+        _, *figures = write_report(docs, folder_with(tmp_path, CONTENT))
+        assert [file.name for file in figures] == ["success.png", "training.png"]
+
+    def test_bands_of_the_figures(self, finished: Results) -> None:
+        """Bands are one standard error over seeds, those of held-out success 95 % intervals."""
+        records = [
+            r.model_copy(update={"training": {"kl": [r.seed / 10, 1.0, None, 2.0]}})
+            for r in finished.records
+        ]
+        metric = report._metric(Results(finished.study, records), "kl").lines[0].values
+        assert metric.index.tolist() == [1, 2, 3, 4]
+        error = np.std([0, 0.1, 0.2, 0.3], ddof=1) / 2
+        assert metric.loc[1].tolist() == pytest.approx([0.15, error])
+        held_out = report._held_out(finished).lines[0].values
+        assert held_out.index.tolist() == [0, 2, 4]
+        last = statistics.estimate(finished.scores("good", "final"))
+        assert held_out.loc[4].tolist() == pytest.approx([last.value, last.high - last.value])
 
     def test_many_arms(self) -> None:
         """With many arms, only those of the claims have curves and diagnostics."""

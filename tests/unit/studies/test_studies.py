@@ -65,6 +65,10 @@ class TestSettings:
                 ["arm b", "section evaluation"],
             ),
             (
+                changed(arms={"a": {}, "b": {"minutes": 5}}, analysis={}),
+                ["arm b", "minutes=null"],
+            ),
+            (
                 changed() | {"arms": {"a": {"name": datetime.date(2024, 1, 1)}}, "analysis": {}},
                 ["arm a", "date is not JSON"],
             ),
@@ -126,10 +130,25 @@ class TestRecords:
         assert record.training["success_rate"] == [0.25, 0.3]
         assert record.diagnostics["level_fraction_k1"] == 0.5
         assert record.diagnostics["tokens_generated"] == 11110.0  # rounded to four digits
+        assert record.diagnostics["oracle_group_size"] == 4.5  # the mean of 4 and 5
         assert record.group_sizes["0"][-1] == 0.25
+        assert record.group_sizes["1"][0] == 0.25  # of the last iteration; the first has 0.125
         written = write(record, tmp_path / "docs")
         assert written.stat().st_size < 20_000
         assert load_records("arms", study, tmp_path / "docs") == [record]
+
+    def test_lost_episodes_count_as_unsuccessful(self, tmp_path: Path) -> None:
+        """Evaluations that lost one episode of a task, or all, have the same number of episodes."""
+        path = record_run(tmp_path, [0.2, 0.5])
+        (path / "started.json").write_text(json.dumps({"model": "m", "games": {}}))
+        rows = [
+            {"iteration": iteration, "split": "valid_seen", "success_rate": 0.5, "by_task": counts}
+            for iteration, counts in enumerate(([[0, 2, 1]], [[0, 1, 1], [3, 2, 2]]))
+        ]
+        append_jsonl(RunDirectory(path).evaluations, rows)
+        trial = parse_study(CONTENT, "arms").sweep().trials[0]
+        found = make_record("arms", trial, load_run(path), {}).splits["valid_seen"]
+        assert (found.episodes, found.successes) == ([2, 2], [[1, 0], [1, 2]])
 
     def test_runs_without_counts_are_refused(self, tmp_path: Path) -> None:
         trial = parse_study(CONTENT, "arms").sweep().trials[0]
@@ -156,12 +175,20 @@ class TestRecords:
         with pytest.raises(ConfigError, match=f"{file}.*{problem}.*remove"):
             load_records("arms", study, tmp_path)
 
-    def test_other_tasks_are_refused(self) -> None:
+    def test_other_evaluations_are_refused(self) -> None:
+        """Trials of other games, of other tasks, or evaluated after other iterations."""
         study = parse_study(CONTENT, "arms")
         first, second = synthetic(study, "good", 0), synthetic(study, "good", 1)
-        other = second.model_copy(update={"tasks": {"valid_seen": "x"}})
-        with pytest.raises(ResultsError, match="good-seed0 and good-seed1"):
-            Results(study, [first, other])
+        split = second.splits["valid_seen"]
+        moved = split.model_copy(update={"tasks": [task + 1 for task in split.tasks]})
+        for change in (
+            {"tasks": {"valid_seen": "x"}},
+            {"splits": second.splits | {"valid_seen": moved}},
+            {"evaluated": [0, 3, 4]},
+        ):
+            other = second.model_copy(update=change)
+            with pytest.raises(ResultsError, match="good-seed0 and good-seed1"):
+                Results(study, [first, other])
 
 
 def test_every_finished_trial_has_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +233,17 @@ class TestPlan:
         names = {trial.name for trial in sweep.trials}
         assert len(names) == 10
         assert not names & {"good-seed0", "good-seed2"}
+
+    def test_finished_trials_in_the_folder_stay_in_the_sweep(self, tmp_path: Path) -> None:
+        """Trials with a record and a finished run directory are in the sweep's results."""
+        study, folder = parse_study(CONTENT, "arms"), tmp_path / "runs"
+        (folder / "good-seed0").mkdir(parents=True)
+        write_json(RunDirectory(folder / "good-seed0").summary, {})
+        records = [synthetic(study, "good", seed) for seed in (0, 2)]
+        sweep = plan("arms", study, folder, records, resume=False)
+        names = {trial.name for trial in sweep.trials}
+        assert "good-seed0" in names
+        assert "good-seed2" not in names
 
     def test_a_changed_study_is_not_resumed(self, tmp_path: Path) -> None:
         study = parse_study(CONTENT, "arms")
