@@ -208,6 +208,13 @@ def test_rounding_is_relative_to_the_largest_value(scale: int) -> None:
     assert np.sign(scale) * got[2] > 1
 
 
+@pytest.mark.parametrize(("value", "is_rounding"), [(1e-12, True), (3e-12, False)])
+def test_the_tolerance_for_rounding_errors(value: float, is_rounding: bool) -> None:
+    """Deviations, here two thirds of the value, count up to 1e-12 of the largest value as 0."""
+    got = hgpo(one_step_each([-1.0, value, 1.0]), EstimatorSettings(normalize="mean"))
+    assert (got[1] == 0) == is_rounding
+
+
 @given(BATCHES, st.integers(0, 5), st.sampled_from(["paper", "released"]))
 def test_groups_nest(batch, depth: int, contexts) -> None:
     """Every group of a level, or of the Oracle, lies inside a single group of the level before."""

@@ -309,13 +309,17 @@ def test_values_shrunk_towards_those_of_shorter_histories(batch, settings) -> No
     np.testing.assert_allclose(got, raw - raw.mean(), atol=1e-7)
 
 
-@pytest.mark.parametrize("name", ["hgpo_gae", "hgpo_shrinkage", "gagpo", "ppo"])
-def test_generalized_advantages_in_units_of_the_task(name: str) -> None:
-    """`mean_std` divides the advantages by their standard deviation over the task."""
-    steps = two_histories([2.0, 6.0], [3.0, 9.0])
+@pytest.mark.parametrize(
+    ("name", "by_task"),
+    [("hgpo_gae", True), ("gagpo", True), ("hgpo_shrinkage", False), ("ppo", False)],
+)
+def test_generalized_advantages_of_two_tasks(name: str, by_task: bool) -> None:
+    """The standard deviation of `mean_std` is that of each task, or of the batch."""
+    steps = arrays([(task, [0, 9], [0.0, (1 + task) * v]) for task in (0, 1) for v in (2.0, 6.0)])
     plain, scaled = (find_estimator(name)(steps, s) for s in (MEAN, EstimatorSettings()))
-    assert plain.std() > 0.1
-    np.testing.assert_allclose(scaled, plain / (plain.std() + 1e-6))
+    assert abs(plain[:4].std() / plain[4:].std() - 1) > 0.1
+    for part in np.split(np.arange(8), 2) if by_task else [np.arange(8)]:
+        np.testing.assert_allclose(scaled[part], plain[part] / (plain[part].std() + 1e-6))
 
 
 def test_base_group_by_hand() -> None:

@@ -88,3 +88,10 @@ def test_a_trajectory_has_one_parent() -> None:
     steps = batch([(0, 0, 1.0, 2)])
     with pytest.raises(ValueError, match="one trajectory, but parent is 0 and 1"):
         replace(steps, parent=np.array([0, 1]))
+
+
+def test_half_an_execution_is_rounded_to_even() -> None:
+    """One half of five executions is two of them: Python's `round` makes 2 of 2.5."""
+    episodes = [(0, 0, value, 1) for value in (9.0, 6.0, 3.0, 0.0, 0.0)] + [(0, 1, 0.0, 1)]
+    got = strata(batch(episodes), EstimatorSettings(strategy_share=0.5, normalize="mean"))
+    np.testing.assert_allclose(got, [3.75] * 5 + [-3.75])

@@ -30,7 +30,9 @@ from tests.unit.learner.learner_reference import (
     make_learner,
     parameters_and_gradients,
     reference_update,
+    step_losses,
     update,
+    value_loss,
     value_of,
 )
 from tests.unit.rollout.episodes import group
@@ -168,6 +170,31 @@ def test_the_options_matter(model_path: str) -> None:
         for second in names[i + 1 :]:
             if len(results[first]) == len(results[second]):
                 assert (results[first] - results[second]).abs().max() > 1e-5, (first, second)
+
+
+def test_the_reported_losses(model_path: str) -> None:
+    """`loss` is the whole objective, and `policy_loss` is without KL, entropy and critic."""
+    chosen = {"entropy_coeff": 0.3, "value_coeff": 2.0, "value_clip": 0.05, "minibatch_size": 100}
+    learner = make_learner(model_path, critic="head", **COMMON | chosen)
+    llm, critic, frozen = llm_of(learner), critic_of(learner), frozen_of(learner)
+    columns = add_values(make_columns(llm), learner)
+    settings = learner._settings
+    alone = settings.model_copy(update={"entropy_coeff": 0.0})
+    with torch.no_grad():
+        whole, policy = (
+            torch.cat([step_losses(llm, llm, model, columns, s, row) for row in range(7)]).mean()
+            for model, s in ((frozen, settings), (None, alone))
+        )
+        values = torch.stack([value_of(llm, critic, columns, row) for row in range(7)])
+        losses = torch.stack([value_loss(llm, critic, columns, settings, row) for row in range(7)])
+    cut = losses > (values - columns["value_target"]).square() / 2 + 1e-9
+    assert 0 < cut.sum() < 3
+    expected = {"policy_loss": policy, "value_loss": losses.mean()}
+    expected["loss"] = whole + 2 * losses.mean()
+    expected["value_clip_fraction"] = cut.double().mean()
+    results = update(learner, columns)
+    for name, value in expected.items():
+        assert results[name] == pytest.approx(value.item(), abs=1e-7), name
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -245,6 +245,23 @@ def test_the_learning_rate_of_each_step(model_path: str) -> None:
     assert len(set(rates)) == 4  # warm-up, then one rate per iteration
 
 
+def test_the_learning_rate_of_the_critic(model_path: str) -> None:
+    """Warm-up and decay of the critic's rate are those of the policy's."""
+    chosen = {"lr": 1e-3, "critic_lr": 4e-3, "lr_warmup_steps": 4, "lr_decay_iterations": 5}
+    options = COMMON | chosen | {"minibatch_size": 3, "critic": "head", "estimator": "ppo"}
+    learner = make_learner(model_path, **options)
+    batch = add_values(make_columns(llm_of(learner), 9), learner)
+    (optimizer,) = learner._optimizer_parameters
+    rates: list[list[float]] = []
+    optimizer.register_step_pre_hook(lambda o, *_: rates.append([g["lr"] for g in o.param_groups]))
+    for _ in range(2):
+        update(learner, batch)
+    for n, (policy, critic) in enumerate(rates):
+        assert policy == learning_rate(LearnerSettings(**chosen), n, n // 3)
+        assert critic == pytest.approx(4 * policy)
+    assert len(rates) == 6
+
+
 def test_everything_reported_is_declared(model_path: str) -> None:
     """All metrics that the learner logs are declared."""
     chosen = COMMON | OPTIONS["weights and mask"] | {"critic": "head", "estimator": "ppo"}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from hgpo_rllib.advantages.baselines import value_targets
 from hgpo_rllib.agent import Span
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.errors import ConfigError
@@ -156,6 +157,8 @@ def test_values_become_signals(model_path: str, estimator: str) -> None:
     present = torch.arange(width) < columns["response_length"][:, None]
     assert not signals["advantage"][~present].any()
     assert signals["advantage"][present].mean().abs() < 1e-6
+    of_turns = value_targets(scored.steps, settings.estimator_settings())
+    np.testing.assert_allclose(signals["value_target"][:, 0], of_turns, atol=1e-5)
     target = signals["value_target"][:, 1:]
     if estimator == "ppo_tokens":  # here the advantage is target minus value
         raw = (target - signals["value"][:, 1:])[present]

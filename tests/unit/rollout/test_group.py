@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 from hgpo_rllib.agent import TokenRenderer, response_seed
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
+from hgpo_rllib.rollout import group as group_module
 from hgpo_rllib.rollout.environments import EnvThread
 from hgpo_rllib.rollout.group import (
     FAILURES,
@@ -106,6 +108,24 @@ class TestWhatIsKept:
             assert step.env_s > 0
         asked = {tuple(prompt.token_ids) for prompt in harness.policy.asked}
         assert {tuple(turn.prompt_ids.tolist()) for turn in played.turns} == asked
+
+    def test_the_time_of_the_environment_is_without_that_of_the_policy(
+        self, harness: RolloutHarness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        clock = [0.0]
+
+        def advance(seconds: float) -> None:
+            clock[0] += seconds
+
+        def respond(prompt: Prompt) -> Generation:
+            advance(5.0)
+            return harness.response(GOOD)
+
+        fake = SimpleNamespace(perf_counter=lambda: clock[0])
+        monkeypatch.setattr(group_module, "time", fake)
+        harness.policy.respond, harness.fault = respond, lambda task, step: advance(2.0)
+        (played,) = harness.play([2], size=1)
+        assert [step.env_s for step in played.steps] == [2.0, 2.0]
 
     def test_the_memory_is_of_the_member(self, harness: RolloutHarness) -> None:
         """A prompt shows the member's own earlier turns; the first prompt shows none."""

@@ -13,7 +13,7 @@ from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.learner.batching import signal_columns, token_columns
 from hgpo_rllib.rollout.records import episode_records
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
-from hgpo_rllib.rollout.tasks import TaskOrder
+from hgpo_rllib.rollout.tasks import HELD_OUT_ORDER_SEED, TaskOrder
 from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.rollout.episodes import PLAYS, SETTINGS, group
 
@@ -33,6 +33,11 @@ class TestTaskOrder:
         orders = [tuple(part) for taken in epochs for part in (taken[:40], taken[40:])]
         assert len({*orders, tuple(range(40))}) == 5
         assert TaskOrder(40, 1).first(80) == epochs[1]
+
+    def test_the_order_of_held_out_tasks(self) -> None:
+        """Evaluations of all versions play the same tasks."""
+        tasks = [4, 6, 2, 7, 3, 5, 9, 0, 8, 1, 9, 1]
+        assert TaskOrder(10, HELD_OUT_ORDER_SEED).first(12) == tasks
 
     def test_a_place_has_one_task(self) -> None:
         """The task at a place does not depend on which places were read before."""
@@ -66,6 +71,13 @@ class TestScore:
         returns = [part.tolist() for part in scored.split(scored.steps.step_return)]
         assert returns == [[2.5, 4.75, 10.0], [0.0], [-0.25, 0.0]]
 
+    def test_agents_without_subgoals_pay_no_penalty_of_keeping(
+        self, scored: ScoredTrajectories
+    ) -> None:
+        """Only steps whose response has the block of an action can keep a sub-goal."""
+        steps = score(group(), SETTINGS.model_copy(update={"keep_penalty": 2.0})).steps
+        np.testing.assert_array_equal(steps.step_return, scored.steps.step_return)
+
     def test_advantages(self, scored: ScoredTrajectories) -> None:
         """Advantages match a manual computation.
 
@@ -91,6 +103,14 @@ class TestScore:
         expected = ESTIMATORS[name](scored.steps, settings.estimator_settings())
         np.testing.assert_array_equal(scored.advantage, expected)
         assert scored.advantage.any()
+
+    def test_levels_have_the_settings_of_the_section(self) -> None:
+        """The levels that are recorded are those that HGPO compares."""
+        changes = {"context_length": 3, "weight_alpha": 2.0, "contexts": "released"}
+        scored = score(group(), SETTINGS.model_copy(update=changes))
+        assert [level.weight for level in scored.levels] == [4, 9, 16, 25]
+        assert scored.levels[1].size.tolist() == [0, 2, 1, 0, 0, 2]
+        assert scored.levels[1].advantage.tolist() == [0, 2.375, 0, 0, 0, -2.375]
 
     def test_log_probabilities_and_actions(self, scored: ScoredTrajectories) -> None:
         """A step's value is the mean over the tokens of its response."""

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgpo_rllib.errors import RunStoppedError
+from hgpo_rllib.rollout import stream as stream_module
 from hgpo_rllib.rollout.group import PlayedGroup
 from hgpo_rllib.rollout.stream import GroupStream
 
@@ -117,6 +119,41 @@ def test_a_failure_cancels_the_other_groups() -> None:
         with pytest.raises(RunStoppedError, match="group 1"):
             await groups.take(3, in_order=True)
         assert sorted(groups.cancelled) == [0, 2]
+
+    run(test())
+
+
+def test_a_group_is_timed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1.0]
+    fake = SimpleNamespace(perf_counter=lambda: clock[0])
+    monkeypatch.setattr(stream_module, "time", fake)
+
+    async def play(number: int) -> PlayedGroup:
+        clock[0] += 3.0
+        return PlayedGroup([], Counter())
+
+    async def test() -> None:
+        stream = GroupStream(play)
+        stream.start(1)
+        (group,) = await stream.take(1, in_order=True)
+        assert (group.started, group.ended) == (1.0, 4.0)
+
+    run(test())
+
+
+def test_a_failure_stops_the_run_also_beside_enough_other_groups() -> None:
+    """The failed group need not be one of those to take; what was taken stays taken."""
+
+    async def test() -> None:
+        groups = Groups()
+        groups.broken = {2}
+        await groups.start(3)
+        await groups.end(1)
+        assert await groups.take(1, in_order=False) == [1]
+        await groups.end(0, 2)
+        with pytest.raises(RunStoppedError, match="group 2"):
+            await groups.take(1, in_order=False)
+        assert (groups.stream.position, groups.stream.taken) == (0, {1})
 
     run(test())
 
