@@ -75,11 +75,21 @@ def test_infos_are_the_callers() -> None:
     assert env.step("down")[4]["admissible_actions"] == list(LAKE)
 
 
-def test_a_snapshot_needs_the_same_actions() -> None:
+@pytest.mark.parametrize(
+    ("name", "actions", "arguments", "different"),
+    [
+        ("CliffWalking-v1", LAKE, {"is_slippery": False}, "name"),
+        ("FrozenLake-v1", LAKE, {"is_slippery": True}, "arguments"),
+        ("FrozenLake-v1", LAKE[::-1], {"is_slippery": False}, "list of actions"),
+    ],
+)
+def test_a_snapshot_needs_the_same_environment(
+    name: str, actions: tuple[str, ...], arguments: dict[str, Any], different: str
+) -> None:
     env = lake()
     env.reset(seed=4)
-    other = GymnasiumEnv("FrozenLake-v1", "goal", LAKE[::-1], {"is_slippery": False})
-    with pytest.raises(DataError, match="of an environment with another list of actions"):
+    other = GymnasiumEnv(name, "goal", actions, arguments)
+    with pytest.raises(DataError, match=f"of an environment with another {different}:"):
         other.restore(env.snapshot())
 
 

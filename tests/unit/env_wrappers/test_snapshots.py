@@ -124,6 +124,27 @@ def test_other_settings_are_refused(make: Make, changes: dict[str, Any]) -> None
         other.restore(env.snapshot())
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("WebShop", {"reward": "score"}),
+        ("WebShop", {"observation_mode": "url"}),
+        ("WebShop", {"show_attributes": True}),
+        ("TextCraft", {"distractors": 3}),
+    ],
+)
+def test_other_options_are_refused(
+    folders: dict[str, Path], kind: str, changes: dict[str, Any]
+) -> None:
+    env, other = (
+        make_env(kind, data=folders[kind], **options).unwrapped for options in ({}, changes)
+    )
+    env.reset(seed=0)
+    (name,) = changes
+    with pytest.raises(DataError, match=f"another {name}: make both"):
+        other.restore(env.snapshot())  # type: ignore[attr-defined]
+
+
 def test_other_data_or_trust_is_refused(make: Make, tmp_path: Path) -> None:
     env = make()
     env.reset(seed=0)

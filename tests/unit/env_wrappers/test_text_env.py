@@ -146,6 +146,24 @@ def test_without_a_seed_tasks_are_drawn_reproducibly(make: Make) -> None:
     assert len(set(first)) > 2
 
 
+def test_an_error_ends_the_episode(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After data that cannot answer an action, the environment is reset before the next step."""
+    env = make().unwrapped
+    env.reset(seed=0)
+
+    def fail(action: str) -> None:
+        raise DataError("damaged")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(env, "_act", fail)
+        with pytest.raises(DataError, match="damaged"):
+            env.step("look")
+    with pytest.raises(ResetNeeded):
+        env.step("look")
+    env.reset(seed=0)
+    env.step("look")
+
+
 # Bad input
 
 

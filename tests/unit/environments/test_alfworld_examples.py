@@ -107,6 +107,18 @@ def test_exercises_end_with_the_thought(examples: list[Example]) -> None:
         assert (kind in kinds_offered(prompt)) == (verb == "take")
 
 
+def test_half_of_the_examples_ask_for_another_object() -> None:
+    """About half of the examples in which another object can be taken keep their goal."""
+    prompt = "Task: put a mug in desk.\nActions: take pen 1 from shelf 1, go to bed 1\n"
+    example = prompt, "<think>mug: find it</think><action>go to bed 1</action>"
+    made = GameGenerator().augment([example] * 1000, random.Random(0))
+    changed = sum(prompt.startswith("Task: put a pen in desk.") for prompt, _ in made)
+    assert 400 < changed < 600
+    made = GameGenerator().exercises([example] * 400, random.Random(0))
+    kept = sum("take pen 1 from shelf 1, go to bed 1\n" in prompt for prompt, _ in made)
+    assert 500 < kept < 700, "half of the 1,200 exercises are renumbered"
+
+
 def test_half_of_the_examples_are_renumbered() -> None:
     """About half of the examples keep the numbers that games have."""
     examples = [("a pen 1, a pen 2, a pen 3", "take pen 3")] * 1000

@@ -261,3 +261,19 @@ with made(Path("data")):
             (partial / "text").write_text("made")
         assert (tmp_path / "data").is_symlink()
         assert (tmp_path / "disk" / "text").read_text() == "made"
+
+    @pytest.mark.parametrize("make", [new_file, new_directory])
+    def test_a_name_is_no_pattern(self, tmp_path: Path, make: Any) -> None:
+        """Leftovers are found under names with brackets; those of other names are kept."""
+        left, other = tmp_path / "data[1].partial-7-abc", tmp_path / "data1.partial-7-abc"
+        for folder in (left, other):
+            folder.mkdir()
+            (folder / ".lock").touch()
+        with make(tmp_path / "data[1]"):
+            assert (left.exists(), other.exists()) == (False, True)
+
+    def test_a_file_in_a_missing_folder(self, tmp_path: Path) -> None:
+        """The folder is not created."""
+        with pytest.raises(FileNotFoundError), new_file(tmp_path / "missing" / "file"):
+            pytest.fail("began to write")
+        assert list(tmp_path.iterdir()) == []

@@ -229,6 +229,28 @@ def test_what_was_made_with_other_scenes_is_not_used(monkeypatch: pytest.MonkeyP
     assert now[1] != before[1]
 
 
+def test_the_model_does_not_depend_on_the_number_of_games() -> None:
+    """The games of the demonstrations are others than those of the splits."""
+    config = load_config(None, [])
+    more = load_config(None, ["games.train=300", "games.test=9"])
+    smaller = load_config(None, ["games.max_receptacles=20"])
+    assert prepare.model_path(more) == prepare.model_path(config) != prepare.model_path(smaller)
+    assert prepare.data_path(more) != prepare.data_path(config)
+
+
+def test_demonstrated_games_are_in_no_split(tmp_path: Path) -> None:
+    sizes = ("train=2", "valid_seen=1", "valid_unseen=0", "max_receptacles=16", "rooms=[bathroom]")
+    games = [f"games.{size}" for size in (*sizes, "task_types=[pick_and_place_simple]")]
+    config = load_config(None, [*games, "warm_start.games=2"])
+    made, folder = GameGenerator(), tmp_path / "games"
+    shown = made.make_demonstration_data(config, tmp_path / "shown", lambda done, total: None)
+    made.make_data(config, folder, lambda done, total: None)
+    played = {file.parent.name for file in folder.rglob("game.tw-pddl")}
+    assert len(shown) == 2
+    assert played
+    assert not played & {*shown}
+
+
 class TestCloning:
     def test_a_response_ends_with_the_end_token(self, tokenizer: PreTrainedTokenizerFast) -> None:
         """A response decodes to its text and the end token; a prompt has no end token."""

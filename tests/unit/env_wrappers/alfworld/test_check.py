@@ -269,6 +269,16 @@ def test_changed_or_missing_games_do_not_match_the_manifest(
     assert "cannot be read" in check_tree(data).broken[MANIFEST]
 
 
+def test_games_in_another_split_do_not_match_the_manifest(
+    generated_games: Path, tmp_path: Path
+) -> None:
+    """The manifest is of the names of games, too: a split's name does not change unnoticed."""
+    data = shutil.copytree(generated_games, tmp_path / "data")
+    split = data / TREE / "valid_unseen"  # the last one, so that the games keep their order
+    split.rename(split.with_name("valid_unseen_2"))
+    assert list(check_tree(data).broken) == [MANIFEST]
+
+
 def test_no_tree(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not a directory"):
         check_tree(tmp_path)

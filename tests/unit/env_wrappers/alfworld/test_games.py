@@ -291,3 +291,22 @@ def test_unsolvable_and_unsupported_games_are_skipped(tmp_path: Path) -> None:
     write("my own game", True, "pick_two_obj_and_place")
     names = [game.parent.parent.name for game in find_games(tmp_path, "train")]
     assert names == ["my own game", "pick_and_place_simple-Mug-None-Desk-301"]
+
+
+def test_a_data_directory_may_have_any_name(generated_games: Path, tmp_path: Path) -> None:
+    """Only the folders of the task tell whether the engine supports it."""
+    data = shutil.copytree(generated_games, tmp_path / "movable" / "Sliced")
+    assert len(find_games(data, "train")) == len(find_games(generated_games, "train"))
+
+
+def test_relative_paths_in_two_folders_are_different_data(
+    generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environments that exist together share games by the folder, not by its relative path."""
+    for name in ("one", "two"):
+        shutil.copytree(generated_games, tmp_path / name / "data")
+    find_games(tmp_path / "two" / "data", "train")[0].unlink()
+    monkeypatch.chdir(tmp_path / "one")
+    first = ALFWorldEnv("data")
+    monkeypatch.chdir(tmp_path / "two")
+    assert ALFWorldEnv("data").num_tasks == first.num_tasks - 1

@@ -8,7 +8,7 @@ import tarfile
 from collections import Counter
 from importlib import resources
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv
@@ -170,6 +170,30 @@ def test_duplicate_games_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DataError, match="same game"):
         generate(tmp_path / "out", TINY)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_seed_that_gives_no_game_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def generate_at_odd_seeds(*arguments: Any) -> Path | None:
+        tried.append(arguments[-1])
+        return generate_game(*arguments) if tried[-1] % 2 else None
+
+    monkeypatch.setattr(generator, "generate_game", generate_at_odd_seeds)
+    generate(tmp_path / "out", TINY)
+    assert len(find_games(tmp_path / "out", "train")) == 2
+    assert len(set(tried)) == len(tried) >= 4, "no two games share a seed"
+
+
+def test_a_game_whose_plan_does_not_win_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(generator, "oracle_plan", lambda *args: ["look"])
+    for seed in range(3):
+        assert generate_game(tmp_path, TINY, "pick_and_place_simple", "train", seed) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_any_number_of_workers_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -78,6 +78,13 @@ def test_touched_files_are_read_again_and_changed_ones_taken_in(data: Path) -> N
     assert open_catalogue(data).listing(1).human == ()
 
 
+def test_one_folder_remembers_the_hashes(data: Path, tmp_path: Path) -> None:
+    """The user's cache is left alone if the folder of the data can be written."""
+    open_catalogue(data)
+    assert (data / ".webshop-cache" / "hashes.json").is_file()
+    assert not (tmp_path / "xdg").exists()
+
+
 def _truncate(path: Path) -> None:
     content = path.read_bytes()
     path.unlink()  # a process that has it mapped keeps the old file

@@ -348,3 +348,13 @@ def test_reading_products_streams(data: Path) -> None:
     assert next(listings).product.asin == "B1"  # before the missing end of the file is noticed
     with pytest.raises(DataError, match="after product 1002"):
         list(listings)
+
+
+def test_a_product_that_is_too_long_is_refused(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged file, in which a product does not end, does not fill the memory."""
+    monkeypatch.setattr(source, "_CHUNK", 100)
+    write_data(data, items=[item("B1"), item("B2", full_description="x" * 5000)])
+    assert len(list(read_listings(find_sources(data), None, Counter()))) == 2
+    monkeypatch.setattr(source, "_LONGEST_VALUE", 3000)
+    with pytest.raises(DataError, match=r"invalid JSON after product 1: .*; fetch"):
+        open_catalogue(data)
