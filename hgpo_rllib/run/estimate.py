@@ -205,7 +205,7 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     models = [model, critic] if critic else [model]
     dtype = compute_dtype(config)
     tokens = max(sequence.tokens, learner.micro_batch_tokens)  # a long sequence is one micro-batch
-    responses = min(tokens * sequence.response // sequence.tokens, model.tokens_at_once)
+    responses = tokens * sequence.response // sequence.tokens
     parts = {}
     if learner.shard_parameters:
         gathered = sum(one.gathered_bytes(trained=not rank) for one in models)
@@ -217,8 +217,9 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
         parts[f"matrices of a pass, {dtype}"] = converted
     activations = model.activation_bytes(tokens, dtype, checkpointing)
     parts[f"activations of {tokens:,} tokens"] = activations
-    logits = model.logit_bytes(responses, learner.entropy_coeff > 0)
-    parts[f"logits of {responses:,} response tokens"] = logits
+    at_once = min(responses, model.tokens_at_once)
+    logits = model.logit_bytes(at_once, learner.entropy_coeff > 0)
+    parts[f"logits of {at_once:,} response tokens"] = logits
     if critic:
         prompts = tokens - responses // sequence.turns
         read, what = (tokens, "") if _values_of_tokens(config) else (prompts, "prompt ")

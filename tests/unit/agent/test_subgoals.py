@@ -21,6 +21,7 @@ KEEP = "<switch>keep</switch><subgoal>other</subgoal><action>look</action>"
         (SWITCH, True, True, "find mug"),
         (KEEP, True, False, "other"),
         (SWITCH.replace(">SWITCH<", "> switch\n<"), True, True, "find mug"),
+        (SWITCH.replace("find mug", " find\n mug "), True, True, "find mug"),
         (SWITCH.replace("SWITCH", "MAYBE"), False, False, "find mug"),
         (SWITCH.replace("</switch>", ""), False, False, "find mug"),
         (SWITCH.replace("<subgoal>", ""), False, True, ""),
@@ -117,6 +118,7 @@ def test_without_an_action_the_whole_response_is_its_span(
     spans = renderer.spans(renderer.decode(ids), ids, False)
     assert [(span.role, span.end) for span in spans[1:]] == [("action", len(ids))]
     assert spans[1].start == 0
+    assert renderer.spans("", [], False) == []
 
 
 def test_demonstrated_responses() -> None:

@@ -187,6 +187,8 @@ def test_a_task_has_a_renderer_of_its_own() -> None:
         {"mixture": {"prompt": "textcraft_compact", "memory_length": 30}}
     )
     assert renderer.for_task({"goal": "win", "prompt": "of its own environment"}) is renderer
+    forgetful = renderer.for_task({"mixture": {"prompt": None, "memory_length": 0}})
+    assert (forgetful.template, forgetful.memory_length) == (renderer.template, 0)
 
 
 def test_absolute_paths(settings: list[str]) -> None:

@@ -1,5 +1,6 @@
 """Learning rates, and optimizer moments that are offloaded to host memory."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -82,6 +83,25 @@ def test_changed_options(model_path: str) -> None:
     for learner in (before, resumed):
         update(learner, columns)
     assert_equal(llm_of(resumed).parameters(), llm_of(before).parameters(), 0)
+
+
+def test_a_state_from_before_the_first_step(model_path: str) -> None:
+    """A learner that is restored from such a state learns like a new one."""
+    new, resumed = (make_learner(model_path, lr=1e-2, mismatch_alarm=None) for _ in range(2))
+    resumed._set_optimizer_state(new._get_optimizer_state())
+    columns = make_columns(llm_of(new))
+    for learner in (new, resumed):
+        update(learner, columns)
+    assert_equal(llm_of(resumed).parameters(), llm_of(new).parameters(), 0)
+
+
+def test_a_state_is_a_copy(model_path: str) -> None:
+    """Later updates do not change the parameters of a state."""
+    learner = make_learner(model_path, lr=1e-2, mismatch_alarm=None)
+    state = learner.policy.get_state()
+    before = copy.deepcopy(state)
+    update(learner, make_columns(llm_of(learner)))
+    torch.testing.assert_close(state, before, rtol=0, atol=0)
 
 
 class TestLearningRate:

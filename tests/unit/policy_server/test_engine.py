@@ -2,17 +2,19 @@
 
 import asyncio
 from pkgutil import resolve_name
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray import serve
-from ray.serve._private.common import DeploymentID
+from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve.exceptions import DeploymentUnavailableError
 
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.policy_server import deployment
 from hgpo_rllib.policy_server.deployment import PolicyReplica, replica_seed
+from hgpo_rllib.policy_server.router import GroupRouter
 from hgpo_rllib.policy_server.server import PolicyServer, replica_options
 from hgpo_rllib.policy_server.types import EngineDiedError, Prompt, RequestFailedError, Sampling
 from hgpo_rllib.policy_server.vllm_settings import engine_arguments
@@ -145,6 +147,24 @@ def test_one_process_on_a_cpu() -> None:
     assert given["distributed_executor_backend"] == "uni"
 
 
+def test_the_share_of_a_gpu() -> None:
+    """An engine on a GPU takes a share of its memory, and can sleep if it is colocated."""
+    given = arguments(replica_gpus=0.5, memory_utilization=0.3)
+    assert (given["gpu_memory_utilization"], given["enable_sleep_mode"]) == (0.3, False)
+    assert "distributed_executor_backend" not in given
+    shared = {"num_learners": 1, "learner_gpus": 1}
+    server = {"replica_gpus": 1, "colocate": True}
+    run = parse_config({"cluster": shared, "policy_server": server})
+    assert engine_arguments(run.model, run.agent, run.policy_server, 3)["enable_sleep_mode"]
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(0, "1"), (0.5, "1"), (2.5, "2")])
+def test_threads_of_an_engine_on_a_cpu(cpus: float, threads: str) -> None:
+    """An engine has as many threads as CPUs, and at least one."""
+    variables = options(replica_cpus=cpus)["ray_actor_options"]["runtime_env"]["env_vars"]
+    assert variables["OMP_NUM_THREADS"] == threads
+
+
 def test_replicas_draw_from_seeds_of_their_own() -> None:
     seeds = [replica_seed(seed, replica) for seed in (0, 1) for replica in range(4)]
     assert len(set(seeds)) == 8
@@ -161,6 +181,8 @@ def test_replicas_are_fixed_unless_there_is_a_maximum() -> None:
     )._deployment_config.autoscaling_config
     assert (scaled.min_replicas, scaled.max_replicas) == (2, 4)
     assert scaled.get_target_ongoing_requests() == 4
+    few = options(max_replicas=2, max_num_seqs=8)["autoscaling_config"]
+    assert few["target_ongoing_requests"] == 1  # Serve refuses 0
 
 
 def test_sleep_while_no_replica_runs(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,6 +197,29 @@ def test_sleep_while_no_replica_runs(caplog: pytest.LogCaptureFixture) -> None:
     server.sleep()
     (line,) = caplog.messages
     assert "while the engines went to sleep" in line
+
+
+def test_engines_that_fail_to_sleep(caplog: pytest.LogCaptureFixture) -> None:
+    """A lost engine is a warning, and another error is raised."""
+    results = [None, EngineDiedError("lost"), ValueError("a defect")]
+    call = SimpleNamespace(results=lambda return_exceptions: results)
+    server = PolicyServer.__new__(PolicyServer)
+    server._handle = SimpleNamespace(broadcast=lambda method: call)
+    with pytest.raises(ValueError, match="a defect"):
+        server.sleep()
+    (line,) = caplog.messages
+    assert "EngineDiedError: lost while the engines went to sleep" in line
+
+
+def test_the_replicas_of_a_group() -> None:
+    """Replicas after that of a group are tried if it rejects a request, from the first again."""
+    router = GroupRouter.__new__(GroupRouter)
+    router._num_fallback_replicas = 2
+    found = [ReplicaID(name, DeploymentID("policy")) for name in "cabd"]
+    for replicas, expected in ((found, ["bcd", "dab"]), (found[:2], ["ca", "ca"]), ([], ["", ""])):
+        router._replica_set_snapshot = frozenset(replicas)
+        ranked = [router._lookup_ranked_replicas(f"0/train/{number}") for number in (5, 7)]
+        assert ["".join(each.unique_id for each in ids) for ids in ranked] == expected
 
 
 @pytest.mark.parametrize("server", [{"num_replicas": 2}, {"max_replicas": 2}])

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from ray.serve.exceptions import DeploymentUnavailableError
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server import replicas as replicas_module
 from hgpo_rllib.policy_server.client import MAX_BATCH, PolicyClient
-from hgpo_rllib.policy_server.replicas import Replicas, describe_ray_error
+from hgpo_rllib.policy_server.replicas import Replicas, describe_ray_error, running_replicas
 from hgpo_rllib.policy_server.types import (
     EngineDiedError,
     Prompt,
@@ -201,6 +202,42 @@ def test_new_weights_count_from_the_next_call() -> None:
 def test_an_error_reaches_everyone_of_the_call() -> None:
     answers = asyncio.run(generate_all(FakeServer(ValueError("no")), [[1], [2]]))
     assert [type(answer) for answer in answers] == [ValueError, ValueError]
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"), [([], [[1], [2]]), ([KeyError()], [KeyError] * 2)]
+)
+def test_a_cancelled_prompt_leaves_the_others_of_its_call(
+    failures: list[Exception], expected: list[Any]
+) -> None:
+    """The other prompts of the call get their responses, or its error."""
+
+    async def work() -> list[Any]:
+        policy = PolicyClient(replicas(FakeServer(*failures)), SAMPLING, WEIGHTS)
+        prompts: list[Any] = [[0], [1], [2]]
+        first, *others = [asyncio.ensure_future(policy.generate(prompt)) for prompt in prompts]
+        await asyncio.sleep(0)
+        first.cancel()
+        async with asyncio.timeout(20):
+            return await asyncio.gather(*others, return_exceptions=True)
+
+    answers = asyncio.run(work())
+    assert [type(a) if isinstance(a, Exception) else a for a in answers] == expected
+
+
+def test_running_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the application's running replicas count; there are none without Serve's controller."""
+    states = [{"RUNNING": 2, "STARTING": 1}, {"STOPPING": 1}]
+    deployments = {n: SimpleNamespace(replica_states=state) for n, state in enumerate(states)}
+    status = SimpleNamespace(applications={"policy": SimpleNamespace(deployments=deployments)})
+    monkeypatch.setattr(replicas_module.serve, "status", lambda: status)
+    assert [running_replicas(app) for app in ("policy", "another")] == [2, 0]
+
+    def fail() -> None:
+        raise ActorDiedError
+
+    monkeypatch.setattr(replicas_module.serve, "status", fail)
+    assert running_replicas("policy") == 0
 
 
 class CountedServer(FakeServer):

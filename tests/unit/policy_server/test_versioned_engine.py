@@ -101,6 +101,22 @@ def test_requests_wake_the_engine_once() -> None:
 
 
 @pytest.mark.usefixtures("named_memory")
+def test_requests_that_bring_two_versions() -> None:
+    """A request that waited for the update of another one loads its own newer weights."""
+    learner = publisher()
+    tags = [weights(learner, logp) for logp in (-2.0, -3.0)]
+
+    async def ask() -> None:
+        versioned = VersionedEngine(MemoryEngine(), memory_engine, "keep")
+        calls = (versioned.generate([Prompt([1])], SAMPLING, tag) for tag in tags)
+        _, (answer,) = await asyncio.gather(*calls)
+        assert isinstance(answer, Generation)
+        assert answer.version == tags[1].version
+
+    asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("named_memory")
 def test_an_engine_with_half_an_update_answers_no_request() -> None:
     """After a failed update, requests with any weights raise EngineDiedError."""
     tag = weights(publisher(), math.nan)

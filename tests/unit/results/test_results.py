@@ -65,7 +65,7 @@ def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         made.rename(tmp_path / "runs" / f"seed-{seed}")
     monkeypatch.chdir(tmp_path)
     _, blocks = pages.split((pages.ROOT / "docs" / "dataframes.md").read_text())
-    (code,) = [block.text for block in blocks if block.language == "python"]
+    (code,) = [block.text for block in blocks if "from hgpo_rllib" in block.text]
     names: dict[str, object] = {}
     exec(compile(code, "docs/dataframes.md", "exec"), names)
     curve = names["curve"]
@@ -89,6 +89,11 @@ class TestRun:
         task_type = run.task_types.query("split == 'all' and iteration == 0").iloc[0]
         assert (task_type["task_type"], task_type["episodes"]) == ("pick_and_place", 25)
         assert task_type["standard_error"] == pytest.approx(0.08)
+
+    def test_a_run_without_a_name(self, run_dir: Path) -> None:
+        """The name is that of the directory."""
+        (run_dir / "config.yaml").write_text("seed: 1\n")
+        assert load_run(run_dir).name == "run"
 
     def test_episodes_and_their_steps(self, run_dir: Path) -> None:
         run = load_run(run_dir)
@@ -223,6 +228,8 @@ class TestRuns:
         (tmp_path / "sweep" / "02").mkdir()
         (tmp_path / "sweep" / "02" / "config.yaml").write_text("name: not begun\n")
         assert load_runs(tmp_path / "sweep").runs["run"].tolist() == ["00", "01"]
+        loaded = [load_runs(tmp_path / "sweep", iter([number])) for number in (4, 5)]
+        assert [len(runs.episodes) for runs in loaded] == [2 * len(EPISODES), 0]
 
     def test_directories_of_one_name_and_one_given_twice(self, tmp_path: Path) -> None:
         paths = [make_run(tmp_path / folder / "run") for folder in "ab"]
@@ -245,6 +252,10 @@ class TestExperiments:
 
     def test_seeds(self, experiments) -> None:
         assert experiments({"seed": 0, "output": "x"}, {"seed": 1, "name": "b"}) == ["a", "a"]
+
+    @pytest.mark.parametrize("key", ["cache", "checkpoint_interval", "cluster", "tracking"])
+    def test_settings_that_change_no_result(self, experiments, key: str) -> None:
+        assert experiments({key: {"a": 1}}, {key: {"a": 2}}) == ["a", "a"]
 
     def test_the_estimator_says_it_alone(self, experiments) -> None:
         configs = [
@@ -315,3 +326,5 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert str(found.metrics["algorithm.weight_alpha"].tolist()) == "[0, 0, 0, 0, 0.5]"
     assert trials["seed"].tolist() == [0, 1, 0, 1]
     assert trials["after"].tolist() == pytest.approx([0.3, 0.4, 0.5, 0.6])
+    loaded = [load_sweep(folder, iter([number])) for number in (1, 2)]
+    assert [len(runs.episodes) for runs in loaded] == [5 * len(EPISODES), 0]

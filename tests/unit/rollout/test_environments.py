@@ -129,6 +129,25 @@ def test_calls_behind_a_hanging_one_whose_episode_was_cancelled_are_served() -> 
     thread.close()
 
 
+def test_a_call_that_was_cancelled_in_the_queue_is_left_out() -> None:
+    """Its function is not called, and the calls behind it are served."""
+    thread, release, called = EnvThread(limit_s=10), threading.Event(), list[int]()
+
+    async def work() -> int:
+        running = asyncio.create_task(thread.call(release.wait, 5))
+        queued = asyncio.create_task(thread.call(called.append, 1))
+        await asyncio.sleep(0)
+        queued.cancel()
+        await asyncio.wait({queued})
+        release.set()
+        await running
+        return await thread.call(lambda: 7)
+
+    assert run(work()) == 7
+    assert called == []
+    thread.close()
+
+
 def test_time_in_the_queue_does_not_count() -> None:
     """Eight queued calls of 0.5 s each stay within a timeout of 1.5 s per call."""
     thread = EnvThread(limit_s=1.5)

@@ -91,6 +91,7 @@ def test_seeds_are_those_of_the_member(harness: GatewayHarness) -> None:
         harness.end(session, played)
     first, again = harness.policy.asked
     assert first.seed == again.seed
+    assert first.session == again.session == "0/train/7"
 
 
 @pytest.mark.parametrize(

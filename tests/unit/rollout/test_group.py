@@ -4,6 +4,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,8 @@ class TestWhatIsKept:
         assert lengths(played) == {"0/train/0": {0: 3, 1: 3}, "0/train/1": {0: 1, 1: 1}}
         assert all(trajectory.won for trajectory in played)
         assert not any(harness.failures.values())
+        sessions = Counter(prompt.session for prompt in harness.policy.asked)
+        assert sessions == {"0/train/0": 6, "0/train/1": 2}
 
     def test_steps(self, harness: RolloutHarness) -> None:
         _, played = harness.play([2], size=2)
@@ -174,6 +177,13 @@ class TestResponses:
         assert not turn.is_valid
         assert turn.response_truncated
         assert turn.action == "wait"
+
+    def test_the_versions_of_a_response(self, harness: RolloutHarness) -> None:
+        """A turn has all weight versions of its response, and the oldest sampled its beginning."""
+        versions = (("w:2", 3), ("w:3", 1))
+        harness.policy.respond = lambda prompt: replace(harness.response(GOOD), versions=versions)
+        (turn,) = harness.play([1], size=2)[0].turns
+        assert (turn.weight_versions, turn.oldest_version) == (versions, "w:2")
 
     def test_a_prompt_that_was_cut_is_counted(self, harness: RolloutHarness) -> None:
         harness.renderer = TokenRenderer(

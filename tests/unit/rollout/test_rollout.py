@@ -235,6 +235,21 @@ class TestRecords:
         for earlier, later in pairwise(first["steps"]):
             assert later["time"] == earlier["time"] + 1
 
+    def test_responses_before_the_acting_one(
+        self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """A step of several roles has its role, and the same of the responses before it."""
+        step = scored.trajectories[0].steps[1]
+        planned = replace(step.turn, role="planner", completion="plan")
+        turn = replace(step.turn, role="actor", preceding=(planned,))
+        scored.trajectories[0].steps[1] = replace(step, turn=turn)
+        first, entry, _ = next(episode_records(scored, SIZES, tokenizer, 4, "train"))["steps"]
+        (before,) = entry["preceding"]
+        assert (before["role"], before["completion"]) == ("planner", "plan")
+        assert before["response_ids"] == entry["response_ids"]
+        assert (entry["role"], entry["completion"]) == ("actor", "completion 1")
+        assert first.keys().isdisjoint(("role", "preceding"))
+
     def test_records_are_plain_json(
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -269,6 +270,28 @@ async def _ask_after_a_failure() -> None:
         policy.respond(fails=False)
     ended = await asyncio.gather(*asked, return_exceptions=True)
     assert [type(reply).__name__ for reply in ended] == ["RequestFailedError", "Reply", "Reply"]
+
+
+def test_the_time_of_the_client() -> None:
+    """The time of the environment is from a response to the next request, or to the end."""
+    asyncio.run(_take_time())
+
+
+async def _take_time() -> None:
+    policy, responded = Policy(), list[float]()
+    made = Session(policy, RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
+    for content in "01":
+        messages = [{"role": "user", "content": content}]
+        asked = asyncio.create_task(made.chat(messages, content, constant(False)))
+        await settle()
+        responded.append(time.perf_counter())
+        policy.respond(fails=False)
+        await asked
+        await asyncio.sleep(0.05)
+    made.end(won=True)
+    first, second = (await made.wait_until_ended(60)).steps
+    assert 0.04 <= first.env_s <= responded[1] - responded[0]
+    assert 0.04 <= second.env_s <= time.perf_counter() - responded[1]
 
 
 def test_a_session_is_not_lost_when_the_wait_ends() -> None:

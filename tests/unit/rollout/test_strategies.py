@@ -99,6 +99,20 @@ def test_a_strategy_that_failed_is_written_again(harness: StrategyHarness) -> No
     assert sorted(written.values()) == [2, 2]
 
 
+def test_a_strategy_that_was_cut_is_invalid(harness: StrategyHarness) -> None:
+    """A strategy has no action, and is valid unless it reached the token limit."""
+
+    def respond(prompt: Prompt) -> Generation:
+        writes = harness.text(prompt).endswith("Strategy:")
+        return harness.response("plan", "length") if writes else harness.response(GOOD)
+
+    harness.policy.respond = respond
+    for trajectory in harness.play([1], size=2):
+        (turn,) = trajectory.turns
+        (strategy,) = turn.preceding
+        assert (strategy.is_valid, strategy.action, turn.is_valid) == (False, "", True)
+
+
 def test_credit(harness: StrategyHarness) -> None:
     """Strategies are compared with one another, and actions within one strategy."""
     played = harness.play([1], size=6)

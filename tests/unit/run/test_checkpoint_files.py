@@ -1,6 +1,8 @@
 """Checkpoint folders are replaced atomically, and damage is detected."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,6 +119,30 @@ def test_a_write_that_fails_changes_nothing(final: Path) -> None:
         write_folder(final, fail, keep_previous=True)
     assert (content(final), content(previous(final))) == ("second", "first")
     assert not final.with_name("state.partial").exists()
+
+
+def test_what_a_killed_process_left(final: Path) -> None:
+    """Files of an unfinished write are no part of the next one."""
+    partial = final.with_name("state.partial")
+    partial.mkdir()
+    (partial / "old").touch()
+    write_folder(final, lambda path: fill("third", path))
+    assert content(final) == "third"
+    assert not (final / "old").exists()
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without hard links, `best/` is a copy of the checkpoint."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("os.link", refuse)
+    directory = RunDirectory(tmp_path)
+    write_folder(directory.checkpoint, lambda path: fill("first", path))
+    directory.keep_best()
+    check_folder(directory.best)
+    assert content(directory.best) == "first"
 
 
 def test_the_best_policy_outlives_the_last(tmp_path: Path) -> None:

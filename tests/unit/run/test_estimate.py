@@ -69,6 +69,16 @@ class TestMemory:
         }
         assert extra == (expected if kind == "separate" else {})
 
+    def test_a_critic_and_long_responses(self) -> None:
+        """Tokens of responses whose logits are not in memory at once are no tokens of prompts."""
+        agent = {"max_prompt_tokens": 1024, "max_response_tokens": 1024}
+        config = run(agent=agent, algorithm={"estimator": "ppo"}, learner={"critic": "separate"})
+        shape = find_size(config)
+        assert shape is not None
+        parts = sizes(config, shape, estimate.MAIN)
+        assert f"logits of {shape.tokens_at_once:,} response tokens" in parts
+        assert "critic: activations of 8,192 prompt tokens" in parts
+
     def test_a_critic_of_tokens_with_few_layers(self) -> None:
         """The critic reads whole turns and has the size of a model with `critic_layers` layers."""
         learner = {"critic": "separate", "critic_layers": 1}

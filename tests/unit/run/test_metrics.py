@@ -7,7 +7,7 @@ import pytest
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.rollout.held_out import count_by_task, summarize_trajectories
 from hgpo_rllib.rollout.scoring import score
-from hgpo_rllib.run.metrics import iteration_metrics
+from hgpo_rllib.run.metrics import evaluation_rows, iteration_metrics
 from tests.unit.rollout.episodes import SETTINGS, group
 
 
@@ -42,6 +42,21 @@ def test_metrics_of_episodes() -> None:
         "rollout_s": 4.0,
         "tokens_per_s": 2.5,
     }
+
+
+def test_rows_of_an_evaluation() -> None:
+    """There is one row per split, in order, with counts by task if there are any."""
+    of_type = {"success_rate": 0.5, "standard_error": float("nan")}
+    splits = {"dev": {"success_rate": 0.5, "by_task_type": {"pick": of_type}}, "all": {"n": 2}}
+    same = {"iteration": 3, "temperature": 0.25, "evaluation_s": 1.5}
+    rows = evaluation_rows({"env_runners": splits}, {"dev": [(7, 2, 1)]}, 3, 0.25, 1.5)
+    none = of_type | {"standard_error": None}  # JSON has no NaN
+    assert rows == [
+        same | {"split": "all", "n": 2.0},
+        same
+        | {"split": "dev", "success_rate": 0.5, "by_task_type": {"pick": none}}
+        | {"by_task": [(7, 2, 1)]},
+    ]
 
 
 def test_counts_by_task() -> None:

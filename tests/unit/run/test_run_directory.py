@@ -24,7 +24,7 @@ from hgpo_rllib.jsonl import ResultsError, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run import sweep, trial
 from hgpo_rllib.run.changes import record_start
-from hgpo_rllib.run.directory import RunDirectory
+from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.grid import SWEEP_FILE, Sweep
 from hgpo_rllib.run.lock import locked
 from hgpo_rllib.run.sweep import run_sweep
@@ -117,6 +117,19 @@ class TestLock:
             (tmp_path / "sweep" / "file").touch()
         assert (tmp_path / "sweep" / "file").exists()
 
+    def test_a_file_system_without_locks(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """The user is warned, and the folder is written without a lock."""
+
+        def refuse(*_: Any) -> None:
+            raise OSError(errno.ENOLCK, "No locks available")
+
+        monkeypatch.setattr("fcntl.flock", refuse)
+        with locked(tmp_path):
+            (line,) = caplog.messages
+        assert "this file system has no locks (No locks available)" in line
+
     def test_a_folder_that_cannot_be_made(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.raises(ConfigError, match=r"cannot write to .*file"), locked(tmp_path / "file"):
@@ -156,6 +169,24 @@ def test_a_sweep_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     said = re.escape(f"No space left on device (results.csv); continue with: {command}")
     with pytest.raises(RunStoppedError, match=said):
         run_sweep(Sweep((), ()), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("error", "problem"),
+    [
+        (OSError(errno.EDQUOT, "x"), "Disk quota exceeded"),
+        (OSError(errno.ENOSPC, "x", "a/file"), "No space left on device (a/file)"),
+        (RuntimeError("Error: No space left on device (os error 28)"), "No space left on device"),
+        (OSError(errno.EACCES, "x"), None),
+    ],
+)
+def test_full_disks(error: Exception, problem: str | None) -> None:
+    """A full disk is found in the errors of libraries and in the causes of an error."""
+    assert describe_full_disk(error) == problem
+    for link in ("__cause__", "__context__"):
+        later = ValueError("not saved")
+        setattr(later, link, error)
+        assert describe_full_disk(later) == problem
 
 
 def test_a_trial_whose_run_is_written(run: Path) -> None:
@@ -276,7 +307,20 @@ class TestChanges:
         with pytest.raises(ConfigError, match=r'estimator changed: "ppo_tokens" -> "vetta"'):
             self.resume(run, head[0], "algorithm.estimator=vetta")
 
-    @pytest.mark.parametrize("change", ["model.lora_rank=4", "learner.critic=head"])
+    def test_more_splits_can_be_evaluated(self, run: Path) -> None:
+        self.resume(run, "evaluation.splits=[valid_seen]")
+        (line,) = self.resume(run)
+        assert line.endswith('evaluation.splits ["valid_seen"] -> ["valid_seen", "valid_unseen"]')
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            "model.lora_rank=4",
+            "model.lora_alpha=4",
+            "learner.critic=head",
+            "env.train_split=valid_seen",
+        ],
+    )
     def test_what_the_checkpoint_depends_on_is_fixed(self, run: Path, change: str) -> None:
         """The error names the setting and its old value, also on a second attempt."""
         self.resume(run)

@@ -2,7 +2,10 @@
 
 import errno
 import io
+import itertools
+import shlex
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from hgpo_rllib.run.checkpoint_files import previous
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.metrics import selection_rate
 from hgpo_rllib.run.tensorboard import TensorBoard
-from hgpo_rllib.run.trainer import Rows, Training
+from hgpo_rllib.run.trainer import Rows, Training, how_to_continue
 from tests.unit.run.test_tensorboard import read_events
 
 
@@ -53,9 +56,10 @@ class FakeAlgorithm:
 
 
 class FakeTraining(Training):
-    """A training with a `FakeAlgorithm`; all evaluations are equal and take `evaluation_s`."""
+    """A training with a `FakeAlgorithm`, whose evaluations find `rates` and take `evaluation_s`."""
 
     evaluation_s = 0.0
+    rates: Iterator[float] = itertools.repeat(0.5)
 
     def __init__(self, path: Path, config: RunConfig, **algorithm: bool):
         """Set the attributes that training uses, without starting Ray."""
@@ -76,8 +80,8 @@ class FakeTraining(Training):
     def _evaluate(self, iteration: int) -> Rows:
         time.sleep(self.evaluation_s)
         self.evaluated.append(iteration)
-        rows = [{"iteration": iteration, "split": ALL, "success_rate": 0.5, "standard_error": 0.1}]
-        rows[0] |= {"episodes": 4}
+        rows = [{"iteration": iteration, "split": ALL, "success_rate": next(self.rates)}]
+        rows[0] |= {"standard_error": 0.1, "episodes": 4}
         append_jsonl(self.directory.evaluations, rows)
         return rows
 
@@ -121,6 +125,17 @@ def test_evaluations(tmp_path: Path, interval: int, iterations: int, evaluated: 
     assert training.saved() == iterations
 
 
+def test_a_best_evaluation_is_a_checkpoint(tmp_path: Path) -> None:
+    """The best policy is saved between two checkpoints too, and the first is the best so far."""
+    training = FakeTraining(tmp_path, run_config(1, iterations=3, checkpoint_interval=50))
+    training.rates = iter([0.0, 0.25, 0.0, 0.0])
+    saved = []
+    for _ in training._evaluations(resumed=False):
+        best = int((training.directory.best / "iteration").read_text())
+        saved.append((training.saved(), best))
+    assert saved == [(0, 0), (1, 1), (1, 1), (3, 1)]
+
+
 def test_the_time_limit(tmp_path: Path) -> None:
     """The time limit ends the run; if it passes during an evaluation, that is the last one."""
     training = FakeTraining(tmp_path, run_config(2, minutes=0.001, checkpoint_interval=50))
@@ -141,7 +156,9 @@ def test_resuming_from_the_previous_checkpoint(tmp_path: Path) -> None:
     (training.directory.state / "iteration").write_text("?")
     written = [row["iteration"] for row in read_jsonl(training.directory.evaluations)]
     assert written == [0, 1, 2, 3]
+    training.console = TrainingConsole(said := io.StringIO())
     training._restore()
+    assert "state is damaged: iteration is not what was written; resuming from" in said.getvalue()
     assert [row["iteration"] for row in training._evaluated(0)] == [0]
     assert training.algorithm.iteration == 2
     *_, event = read_events(max((tmp_path / "tensorboard").iterdir()))
@@ -162,6 +179,15 @@ def test_resuming_with_the_previous_best(tmp_path: Path) -> None:
     best.rename(previous(best))
     training._restore()
     assert (best / "iteration").read_text() == "0"
+
+
+def test_the_command_that_continues(tmp_path: Path) -> None:
+    """A shell reads the path of the run as one word; without a checkpoint there is no command."""
+    directory = RunDirectory(tmp_path / "my run")
+    assert how_to_continue(directory) == "there is no checkpoint yet: start again"
+    directory.state.mkdir(parents=True)
+    words = shlex.split(how_to_continue(directory).partition(": ")[2])
+    assert words == ["hgpo", "train", "--resume", str(directory.path)]
 
 
 def test_a_finished_run_is_not_evaluated_again(tmp_path: Path) -> None:
