@@ -65,7 +65,7 @@ def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         made.rename(tmp_path / "runs" / f"seed-{seed}")
     monkeypatch.chdir(tmp_path)
     _, blocks = pages.split((pages.ROOT / "docs" / "dataframes.md").read_text())
-    (code,) = [block.text for block in blocks if "from hgpo_rllib" in block.text]
+    (code,) = [block.text for block in blocks if block.language == "python"]
     names: dict[str, object] = {}
     exec(compile(code, "docs/dataframes.md", "exec"), names)
     curve = names["curve"]
