@@ -171,6 +171,7 @@ def write_demonstrations(
 def export_run(
     run: Annotated[Path, typer.Argument(help="run directory")],
     out: Annotated[Path, typer.Argument(help="file to write: .jsonl, .jsonl.gz or .parquet")],
+    lost: Annotated[bool, typer.Option("--lost", help="also the steps of lost episodes")] = False,
     form: Annotated[
         Literal["sft", "hf"],
         typer.Option(
@@ -179,13 +180,12 @@ def export_run(
             "completion, for trl",
         ),
     ] = "sft",
-    lost: Annotated[bool, typer.Option("--lost", help="also the steps of lost episodes")] = False,
 ) -> None:
     """Write the steps of a run's won training episodes, with returns and advantages, as a table."""
     from hgpo_rllib.results.export import export_steps
 
     with writing(out):
-        count = export_steps(run, out, form, lost)
+        count = export_steps(run, out, lost, form)
     typer.echo(f"{out}: {count} steps")
 
 

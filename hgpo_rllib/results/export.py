@@ -17,20 +17,20 @@ _KEYS = ["iteration", "group", "member"]
 _TEXTS = {"sft": ("rendered_prompt", "response"), "hf": ("prompt", "completion")}
 
 
-def export_steps(run: Path, out: Path, form: Format = "sft", lost: bool = False) -> int:
+def export_steps(run: Path, out: Path, lost: bool = False, form: Format = "sft") -> int:
     """Write the steps of a run's training episodes; the suffix of `out` is the type of file.
 
     Columns: ``iteration``, ``group``, ``member``, ``time``, ``game``, ``task_type``, ``goal``,
     ``success`` (of the episode), the texts, ``reward``, ``step_return`` and ``advantage``. The
-    texts are the prompt, with the chat template, and the response. They are named
-    ``rendered_prompt`` and ``response``, as `hgpo sft` reads them, or ``prompt``
-    and ``completion``, as in the data sets of trl.
+    texts are the prompt, with the chat template, and the response. Their names are
+    ``rendered_prompt`` and ``response``, as `hgpo sft` reads them, or ``prompt`` and
+    ``completion``, as trl reads them.
 
     Args:
         run: run directory.
         out: file to write, ``.jsonl``, ``.jsonl.gz`` or ``.parquet``; replaced atomically.
-        form: whose names the texts have: ``sft`` (`hgpo sft`) or ``hf`` (trl).
         lost: whether to include the steps of lost episodes.
+        form: the names of the texts: ``sft`` for `hgpo sft`, ``hf`` for trl.
 
     Returns:
         The number of steps.
@@ -43,7 +43,7 @@ def export_steps(run: Path, out: Path, form: Format = "sft", lost: bool = False)
     recorded = load_run(run)
     # One iteration at a time: the columns that are not exported are large.
     parts = (
-        _steps(replace(recorded, episode_files={iteration: file}), form, lost)
+        _steps(replace(recorded, episode_files={iteration: file}), lost, form)
         for iteration, file in recorded.episode_files.items()
     )
     tables = [part for part in parts if len(part)]
@@ -60,7 +60,7 @@ def export_steps(run: Path, out: Path, form: Format = "sft", lost: bool = False)
     return len(table)
 
 
-def _steps(run: Run, form: Format, lost: bool) -> pd.DataFrame:
+def _steps(run: Run, lost: bool, form: Format) -> pd.DataFrame:
     episodes = run.episodes[[*_KEYS, "game", "task_type", "goal", "success"]]
     prompt, response = _TEXTS[form]
     steps = run.steps.rename(columns={"prompt": prompt, "completion": response})

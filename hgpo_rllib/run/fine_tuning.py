@@ -23,7 +23,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from transformers.utils import logging as transformers_logging
 
 from env_wrappers.datasets import new_directory
-from env_wrappers.errors import DataError
+from env_wrappers.errors import DataError, one_line
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
@@ -52,8 +52,8 @@ def read_demonstrations(file: Path) -> list[Demonstration]:
     """Read JSON lines or parquet with ``prompt`` and ``response``, or JSON lines with ``messages``.
 
     ``game`` is optional. ``rendered_prompt``, in place of ``prompt``, has the chat template, as of
-    `hgpo data export`.
-    ``messages`` are alternately of the roles user and assistant, as of `hgpo data demos`.
+    `hgpo data export`. ``messages`` are alternately of the roles user and assistant, as of
+    `hgpo data demos`.
 
     Raises:
         ResultsError: the file cannot be read.
@@ -85,7 +85,7 @@ def _rows(file: Path) -> Iterable[dict[str, Any]]:
     try:
         return pd.read_parquet(file).to_dict("records")
     except (OSError, ValueError) as error:
-        raise DataError(f"{file} is not a readable parquet file: {error}") from None
+        raise DataError(f"{file} is not a readable parquet file: {one_line(error)}") from None
 
 
 def _contents(messages: Any) -> list[Any]:

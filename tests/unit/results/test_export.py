@@ -38,7 +38,7 @@ def test_the_steps_of_won_episodes(
     """Each exported step has its game, prompt, response and advantage."""
     run = load_run(run_dir)
     episodes = run.episodes if lost else run.episodes[run.episodes["success"]]
-    count = export_steps(run_dir, tmp_path / name, form, lost)
+    count = export_steps(run_dir, tmp_path / name, lost, form)
     table = read(tmp_path / name)
     assert count == len(table) == episodes["episode_length"].sum()
     if not lost:
