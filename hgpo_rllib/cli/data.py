@@ -170,7 +170,12 @@ def write_demonstrations(
 @app.command("export")
 def export_run(
     run: Annotated[Path, typer.Argument(help="run directory")],
-    out: Annotated[Path, typer.Argument(help="file to write: .jsonl, .jsonl.gz or .parquet")],
+    out: Annotated[
+        Path | None,
+        typer.Argument(
+            help="file to write: .jsonl, .jsonl.gz or .parquet (default: RUN/steps_FORMAT.parquet)"
+        ),
+    ] = None,
     lost: Annotated[bool, typer.Option("--lost", help="also the steps of lost episodes")] = False,
     form: Annotated[
         Literal["sft", "hf"],
@@ -184,6 +189,7 @@ def export_run(
     """Write the steps of a run's won training episodes, with returns and advantages, as a table."""
     from hgpo_rllib.results.export import export_steps
 
+    out = out or run / f"steps_{form}.parquet"
     with writing(out):
         count = export_steps(run, out, lost, form)
     typer.echo(f"{out}: {count} steps")

@@ -114,7 +114,6 @@ def _start_ray(dashboard_port: int | None, folder: Path) -> None:
                 _temp_dir=str(folder),
             )
     except Exception as error:
-        ray.shutdown()
         raise RunStoppedError(f"Ray did not start: {one_line(error)}") from error
 
 

@@ -65,12 +65,11 @@ def test_they_are_demonstrations(run_dir: Path, tmp_path: Path, name: str) -> No
     assert {step.game for step in steps} <= set(load_run(run_dir).episodes["game"])
 
 
-def test_the_columns_of_trl(run_dir: Path, tmp_path: Path) -> None:
-    """`--format hf` writes the columns that trl reads."""
-    file = tmp_path / "steps.parquet"
-    arguments = ["data", "export", str(run_dir), str(file), "--format", "hf"]
+def test_the_columns_of_trl(run_dir: Path) -> None:
+    """`--format hf` writes the columns that trl reads, by default in the run directory."""
+    arguments = ["data", "export", str(run_dir), "--format", "hf"]
     assert CliRunner().invoke(app, arguments).exit_code == 0
-    assert {"prompt", "completion", "advantage"} <= set(read(file))
+    assert {"prompt", "completion", "advantage"} <= set(read(run_dir / "steps_hf.parquet"))
     result = CliRunner().invoke(app, [*arguments[:-1], "csv"])
     assert result.exit_code == 2
     assert "'csv' is not one of 'sft', 'hf'" in result.output
