@@ -1,5 +1,7 @@
 """`hgpo data …` as a command: files, output, and exit codes."""
 
+import errno
+import os
 import shutil
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 from env_wrappers.alfworld.games import find_games
 from env_wrappers.alfworld.generator import GenerationSpec, generate
 from env_wrappers.datasets import MANIFEST
+from hgpo_rllib.results import export
 from tests.unit.cli.command import Run, files
 
 FEW = (
@@ -106,3 +109,25 @@ class TestCheck:
         (line,) = stderr.splitlines()
         assert "is not a directory" in line
         assert "hgpo data generate alfworld" in line
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (errno.ENOSPC, 1, "hgpo: No space left on device: free some space"),
+        (errno.EROFS, 2, "cannot write {out}: Read-only file system"),
+    ],
+)
+def test_an_export_that_cannot_be_written(
+    hgpo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, status: int, said: str
+) -> None:
+    """A full disk is a failure; a path that cannot be written is bad input."""
+
+    def fail(*_: object) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(export, "export_steps", fail)
+    out = tmp_path / "steps.parquet"
+    found, stdout, stderr = hgpo("data", "export", tmp_path, out)
+    assert (found, stdout) == (status, "")
+    assert said.format(out=out) in stderr

@@ -152,6 +152,27 @@ def work_long(task: int) -> None:
     time.sleep(120)
 
 
+def fail_in_pool(workers: list[psutil.Process]) -> None:
+    with process_pool(1) as pool:
+        workers.append(psutil.Process(pool.submit(os.getpid).result()))
+        raise ValueError("failed")
+
+
+def test_a_pool_that_fails_terminates_only_its_workers() -> None:
+    """Other child processes keep running."""
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(120,))
+    other.start()
+    try:
+        workers: list[psutil.Process] = []
+        with pytest.raises(ValueError, match="failed"):
+            fail_in_pool(workers)
+        assert_gone(*workers)
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent(signum: int) -> None:
     """Workers end at once and print no traceback."""
