@@ -23,6 +23,7 @@ MIN_PAIRS = 3
 FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
 """Metrics of which the first and the last iterations are shown."""
 MIN_ESTIMATORS = 4
+MIN_SEEDS = 5  # with trials missing, to compare the success of estimators with their fidelity
 """Estimators from which a correlation has an interval."""
 MAX_ARMS = 8
 """Arms whose curves can be told apart, and whose diagnostics fit beside each other."""
@@ -243,10 +244,12 @@ def size_rows(results: Results) -> list[Row]:
     return rows
 
 
-def estimator_fidelity(results: Results) -> list[EstimatorFidelity]:
+def estimator_fidelity(
+    results: Results, seeds: Sequence[int] | None = None
+) -> list[EstimatorFidelity]:
     """Return the estimators whose fidelity is known, the highest fidelity first.
 
-    Only arms that set nothing but the estimator.
+    Only arms that set nothing but the estimator. `seeds`: see `Results.scores`.
     """
     if (measured := results.fidelity) is None:
         return []
@@ -259,7 +262,7 @@ def estimator_fidelity(results: Results) -> list[EstimatorFidelity]:
         settings = results.study.arms[arm]
         correlation = known.get(str(settings.get("algorithm.estimator")), math.nan)
         if len(settings) == 1 and not math.isnan(correlation):
-            success = st.estimate(results.scores(arm, "final"))
+            success = st.estimate(results.scores(arm, "final", seeds))
             found.append(EstimatorFidelity(arm, correlation, success))
     return sorted(found, key=lambda estimator: estimator.correlation, reverse=True)
 
@@ -279,18 +282,21 @@ def fidelity_rows(results: Results) -> list[Row]:
 def describe_fidelity(results: Results) -> str | None:
     """State the rank correlation between the fidelity of estimators and their success.
 
-    None: trials are missing, so arms may have other seeds, or there are too few estimators.
+    None: there are too few estimators, or too few seeds that all of them have.
     """
-    found = estimator_fidelity(results)
-    if not results.is_complete or len(found) < MIN_ESTIMATORS:
+    arms = [estimator.arm for estimator in estimator_fidelity(results)]
+    seeds = results.seeds(*arms) if arms else []
+    enough = results.is_complete or len(seeds) >= MIN_SEEDS
+    if len(arms) < MIN_ESTIMATORS or not enough:
         return None
+    found = estimator_fidelity(results, seeds)
     ranks = stats.rankdata([(e.correlation, round(e.success.value, 9)) for e in found], axis=0)
     correlation = stats.pearsonr(*ranks.T)  # `spearmanr` has no confidence interval
     interval = correlation.confidence_interval(1 - st.LEVEL)
     value, low, high = (_fixed(x, ".2f") for x in (correlation.statistic, *interval))
     return (
         f"Rank correlation between the fidelity of {len(found)} estimators and their success "
-        f"after training: {value} ({low} … {high})."
+        f"after training, with {len(seeds)} seeds of each: {value} ({low} … {high})."
     )
 
 

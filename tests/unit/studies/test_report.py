@@ -121,6 +121,17 @@ class TestAnalysis:
         assert "| `good` | 0.9" in page.read_text()
         assert figure.name == "differences.png"
         assert describe_fidelity(Results(study, results.records[1:], measured)) is None
+        six = parse_study(content | {"seeds": 6}, "arms")
+        # With seed 0, which "good" lacks, the ranks would be others.
+        records = [
+            synthetic(six, arm, seed, success[arm] if seed else 1 - success[arm])
+            for arm in success
+            for seed in range(arm == "good", 6)
+        ]
+        five = describe_fidelity(Results(six, records, measured))
+        assert five == line.replace("2 seeds", "5 seeds")
+        fewer = [record for record in records if record.trial != "bad-seed1"]
+        assert describe_fidelity(Results(six, fewer, measured)) is None
         assert fidelity_rows(Results(study, results.records)) == []
 
     def test_power_line(self, finished: Results) -> None:
