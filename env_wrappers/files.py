@@ -74,6 +74,11 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def json_hash(value: Any) -> str:
+    """Return the SHA-256 of a value as JSON, in which the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def write_atomically(path: Path, content: str | bytes) -> Path:
     """Write a file so that readers see either the old content or all of the new content.
 
@@ -93,6 +98,21 @@ def write_atomically(path: Path, content: str | bytes) -> Path:
 def write_json(path: Path, content: Any) -> None:
     """Write an indented JSON file atomically."""
     write_atomically(path, json.dumps(content, indent=2) + "\n")
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush all files of a folder, and its entries, to disk."""
+    for path in [*folder.rglob("*"), folder]:
+        sync(path)
+
+
+def sync(path: Path) -> None:
+    """Flush a file's content, or a folder's entries, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_json(path: Path) -> Any:

@@ -49,8 +49,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
     """Key in ``reset(options=...)`` that selects the task."""
     _task_values: str
     """Its values, for error messages."""
-    _split: str = ""
-    """Name of the split, for error messages; "" without one."""
+    _split: str
+    """Name of the split, for error messages."""
 
     def __init__(self, max_steps: int, success_reward: float, render_mode: str | None) -> None:
         """Set the attributes that all environments share.
@@ -234,9 +234,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         except TypeError:
             raise DataError(f"a {self._task_option} is {self._task_values}, not {task!r}") from None
         if not 0 <= index < self.num_tasks:
-            where = f" in {self._split}" if self._split else ""
             raise DataError(
-                f"no {self._task_option} {index}{where}: there are {self.num_tasks} "
+                f"no {self._task_option} {index} in {self._split}: there are {self.num_tasks} "
                 "(0 is the first)"
             )
         return index

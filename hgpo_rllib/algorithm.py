@@ -7,10 +7,10 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import torch
-from numpy.typing import NDArray
 from pydantic import BaseModel
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -36,7 +36,7 @@ from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.environments import with_absolute_paths
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
-from hgpo_rllib.learner.data_parallel import check_healthy, on_learners, rank, update
+from hgpo_rllib.learner.data_parallel import check_healthy, on_learners, update
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
@@ -89,11 +89,12 @@ class HGPOConfig(AlgorithmConfig):
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
+        # Neither learners nor env runners have connectors, whose states RLlib would exchange:
         self.add_default_connectors_to_learner_pipeline = False
         self.merge_env_runner_states = False
         self.broadcast_env_runner_states = False
-        self.delay_between_env_runner_restarts_s = 1.0
-        self.env_runner_health_probe_timeout_s = 5.0
+        self.delay_between_env_runner_restarts_s = 1.0  # RLlib: 60 s
+        self.env_runner_health_probe_timeout_s = 5.0  # of a ping of lost env runners; RLlib: 30 s
         self.custom_evaluation_function = evaluate_splits
 
     @override(AlgorithmConfig)
@@ -159,11 +160,9 @@ class HGPOConfig(AlgorithmConfig):
     def build_learner_group(self, **settings: Any) -> LearnerGroup:
         """Build the learners, with a part of a GPU each if they share it with replicas."""
         config = self.copy(copy_frozen=False)
-        server = self.settings(PolicyServerSettings)
-        config.num_gpus_per_learner = placement.learner_resources(self.cluster, server).get(
-            "GPU", 0
-        )
-        return AlgorithmConfig.build_learner_group(config, **settings)
+        share = placement.learner_resources(self.cluster, self.settings(PolicyServerSettings))
+        config.num_gpus_per_learner = share.get("GPU", 0)
+        return AlgorithmConfig.build_learner_group(config, **settings)  # not this override again
 
     @override(AlgorithmConfig)
     def get_default_learner_class(self) -> type[HGPOLearner]:
@@ -228,6 +227,8 @@ class HGPO(Algorithm):
     @override(Algorithm)
     def setup(self, config: HGPOConfig) -> None:
         """Start this run's policy server and RLlib's components."""
+        if self._storage is None:  # outside of Tune, RLlib makes a folder in the home directory
+            Path(self.logdir).rmdir()
         if self.config.memory_length is None:
             logger.warning(
                 "prompts show as many turns as groups share, %d: set memory_length to keep prompts "
@@ -345,7 +346,7 @@ class HGPO(Algorithm):
 
     def save_pretrained(self, path: str) -> None:
         """Write the current policy in HuggingFace format."""
-        arrays = on_learners(self.learner_group, _model_state)
+        arrays = on_learners(self.learner_group, HGPOLearner.model_arrays)
         with warnings.catch_warnings(action="ignore"):  # arrays of Ray's store are read-only
             state = {name: torch.from_numpy(array) for name, array in arrays.items()}
         save_model(self.config.model_path, state, path)
@@ -362,8 +363,12 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def restore_from_path(self, *args: Any, **kwargs: Any) -> None:
+        if self.config.colocate:  # torch holds the optimizer's moments twice while it loads them
+            self._server.sleep()
         super().restore_from_path(*args, **kwargs)
         check_healthy(self.learner_group)
+        if self.config.colocate:  # the next request wakes the engines
+            on_learners(self.learner_group, HGPOLearner.free_gpu_memory)
 
     @override(Algorithm)
     def get_state(self, components=None, *, not_components=None, **kwargs: Any) -> StateDict:
@@ -391,9 +396,3 @@ class HGPO(Algorithm):
     def _stop_policy_server(self) -> None:
         if hasattr(self, "_server"):  # else the learners or the engines did not start
             self._server.stop()
-
-
-def _model_state(learner: HGPOLearner) -> dict[str, NDArray[Any]]:
-    """Return the first learner's weights as arrays; to send tensors, Ray would copy them."""
-    state = learner.policy.model_state() if rank() == 0 else {}
-    return {name: tensor.numpy(force=True) for name, tensor in state.items()}

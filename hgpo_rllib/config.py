@@ -5,6 +5,7 @@ run file. ``section.key=value`` on the command line overrides a field. `HGPOConf
 is the RLlib configuration with the same fields.
 """
 
+import json
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from env_wrappers.files import write_atomically
 from hgpo_rllib.advantages.estimators import NEEDS_CRITIC, TEACHERS
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run_files import parse_yaml, read_run_file
-from hgpo_rllib.section import Name, Section, Seed
+from hgpo_rllib.section import Folder, Name, Section, Seed
 from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.algorithm import (
     AlgorithmSettings,
@@ -57,9 +58,9 @@ class RunConfig(Section):
 
     name: Name = "hgpo"
     """Name of the run. Its run directory is `<output>/<name>-<time>`."""
-    output: str = "runs"
+    output: Folder = "runs"
     """Parent directory of run directories."""
-    cache: str = "data"
+    cache: Folder = "data"
     """Directory for generated games, generated stores and pocket models, which later runs reuse."""
     seed: Seed = 0
     """Seed of task order, sampling and mini-batches."""
@@ -143,6 +144,16 @@ def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
     for override in overrides:
         _apply(data, override)
     return parse_config(data)
+
+
+def as_override(key: str, value: Any) -> str:
+    """Return ``key=value`` for `load_config`.
+
+    The escapes are YAML's: JSON's own for characters beyond U+FFFF are pairs, which PyYAML does not
+    join.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return f"{key}=" + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
 
 
 def parse_config(data: dict[str, Any]) -> RunConfig:

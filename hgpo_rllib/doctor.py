@@ -160,7 +160,6 @@ def _short_run_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Ch
     start = time.perf_counter()
     algorithm = HGPOConfig.from_run_config(short_run_config(config)).build_algo()
     try:
-        Path(algorithm.logdir).rmdir()  # RLlib creates it in the home directory
         yield Check("engine and learner", f"started in {time.perf_counter() - start:.0f} s")
         yield from _iteration(config, algorithm)
         yield from _learner_step(config, model, algorithm)

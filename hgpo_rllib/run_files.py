@@ -1,5 +1,6 @@
 """Run files: YAML files, found by path or name, that can extend other run files."""
 
+import os
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def read_run_file(path: Path) -> dict[str, Any]:
 
 def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     chain = (*extended_by, path)
-    if path.resolve() in [earlier.resolve() for earlier in extended_by]:
+    if os.path.realpath(path) in map(os.path.realpath, extended_by):
         raise ConfigError(f"run files extend each other: {' -> '.join(map(str, chain))}")
     try:
         data = parse_yaml(path.read_text(encoding="utf-8")) or {}

@@ -1,5 +1,6 @@
 """Base class and field types of the settings sections."""
 
+import os
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -8,6 +9,8 @@ from env_wrappers.files import check_name
 
 Name = Annotated[str, AfterValidator(check_name)]
 """Text that can be part of a path."""
+Folder = Annotated[str, AfterValidator(os.path.expanduser)]
+"""Path of a folder; `~` is the home directory."""
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """Seeds that NumPy accepts, and with it RLlib and vLLM."""
 

@@ -31,6 +31,10 @@ NEED_GB = {"cpu": 6, "gpu": 20}  # measured on a CPU: 3.6 GB; the GPU figure is 
 COMPILERS = ("gcc", "g++", "make")
 FROM_SOURCE = ("jericho", "fast-downward-textworld")
 PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+HEADERS = """
+import os, sysconfig
+print(os.path.isfile(os.path.join(sysconfig.get_paths("posix_prefix")["include"], "Python.h")))
+"""
 CUDA_PACKAGES = ("torchvision", "torchaudio", "torchcodec", "triton")
 CHECK = """
 import importlib.util, alfworld, ray, torch, vllm
@@ -83,6 +87,16 @@ def find_python() -> str:
         f"Python 3.11 or 3.12 with the venv module is needed (3.13 is not supported); tried "
         f"{', '.join(seen)}: install python3.11 and python3.11-venv, or set HGPO_PYTHON"
     )
+
+
+def check_headers(python: str) -> None:
+    """Demand Python's headers: on GPUs, Triton compiles with them when it first runs a kernel."""
+    result = subprocess.run([python, "-c", HEADERS], capture_output=True, text=True)
+    if result.stdout.strip() != "True":
+        raise SetupError(
+            f"{python} has no headers (Python.h), which Triton needs on GPUs: install "
+            "python3.11-dev (or python3.12-dev)"
+        )
 
 
 def check_machine(backend: str) -> None:
@@ -190,7 +204,9 @@ def set_up(backend: str) -> None:
     """Do all steps, one process at a time, and leave the stamp."""
     check_machine(backend)
     if not VENV.exists():
-        find_python()
+        python = find_python()
+        if backend == "gpu":
+            check_headers(python)
         VENV.mkdir()
     with (VENV / ".lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)

@@ -53,6 +53,7 @@ class ALFWorldEnv(TextEnv):
         super().__init__(max_steps, success_reward, render_mode)
         self.games: list[str] = shared_games(data, split, task_types)
         self.num_tasks = len(self.games)
+        self._split = split
         self._trusted = trusted
         self._engine: GameEngine | None = None
         self._state: State | None = None

@@ -229,6 +229,7 @@ class StepArrays:
             trajectory=intern(trajectory),
             time=times.astype(np.int64),
             anchor=anchors,
+            # Rewards for now: the sums below need the steps in order.
             step_return=_floats(step_return if reward is None else reward),
             trajectory_return=None if trajectory_return is None else _floats(trajectory_return),
             value=None if value is None else _floats(value),

@@ -19,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from env_wrappers.files import write_atomically
+from env_wrappers.files import json_hash, write_atomically
 from hgpo_rllib.advantages.estimators import ESTIMATORS, NEEDS_CRITIC, STRATA, TEACHERS
 from hgpo_rllib.advantages.groups import group_advantage, history_ids
 from hgpo_rllib.agent import ModelAgentFactory
@@ -35,7 +35,6 @@ from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
     describe_model,
     describe_template,
-    protocol_hash,
     recording,
 )
 from hgpo_rllib.jsonl import append_jsonl, read_jsonl, write_jsonl
@@ -109,7 +108,7 @@ def bench_credit(
         RunStoppedError: a branch failed; finished states are kept.
     """
     protocol = describe(config, plan, check(config))
-    name = f"{config.name}-{protocol_hash(protocol)[:HASH_LENGTH]}"
+    name = f"{config.name}-{json_hash(protocol)[:HASH_LENGTH]}"
     folder = output or Path(OUTPUT) / name
     with recording(folder, protocol):
         if not (folder / RESULT).is_file():

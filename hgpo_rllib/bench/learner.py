@@ -15,6 +15,7 @@ import torch
 from gymnasium.spaces import Text
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core.learner.torch import torch_learner
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -160,11 +161,10 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
     """Return the tokens of the first update's forward passes without padding, and its share."""
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
     plan = plan_update(columns, run.learner, np.random.default_rng([run.seed, 1]))
-    size = run.learner.micro_batch_tokens
     parts = [
         part
         for batch in plan
-        for part in local_micro_batches(columns, batch.trained, lengths, size)
+        for part in local_micro_batches(columns, batch.trained, lengths, run.learner)
     ]
     kept = [lengths[last_rows(columns, part)[0]] for part in parts]
     padded = sum(len(part) * int(part.max()) for part in kept)
@@ -175,6 +175,8 @@ def planned_passes(run: RunConfig, columns: Columns) -> dict[str, float]:
 def build_learner(run: RunConfig, columns: Columns) -> Side:
     """Build the RLlib learner like the algorithm; return its update and its parameters."""
     spaces = {DEFAULT_MODULE_ID: (Text(1), Text(1))}  # any: the module reads tokens
+    if run.cluster.learner_gpus:  # RLlib would ask Ray for the device, which starts Ray
+        torch_learner.get_device = lambda *_: torch.device("cuda")
     learner = HGPOConfig.from_run_config(run).build_learner(spaces=spaces)
 
     def update_once() -> None:

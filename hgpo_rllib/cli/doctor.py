@@ -7,7 +7,7 @@ from pathlib import Path
 import typer
 
 from hgpo_rllib.cli.common import JsonOption, Overrides, RunFile, show
-from hgpo_rllib.config import load_config
+from hgpo_rllib.config import as_override, load_config
 from hgpo_rllib.reporting.console import TrainingConsole
 
 SMALL = (
@@ -35,7 +35,7 @@ def doctor(
     a problem.
     """
     with tempfile.TemporaryDirectory() as cache:
-        settings = load_config(config, [*SMALL, *(overrides or []), f"cache={cache}"])
+        settings = load_config(config, [*SMALL, *(overrides or []), as_override("cache", cache)])
         from hgpo_rllib.doctor import examine
 
         checks = list(examine(settings, TrainingConsole(sys.stderr)))

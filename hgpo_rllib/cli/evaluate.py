@@ -20,8 +20,8 @@ EnvOption = Annotated[
 SplitOption = Annotated[
     str | None,
     typer.Option(
-        help="split to play (default: valid_seen for ALFWorld, test for the other environments "
-        "of this package, otherwise the first of evaluation.splits)"
+        help="split to play (default: valid_seen for ALFWorld, test for WebShop, TextCraft and "
+        "ScienceWorld, otherwise the first of evaluation.splits)"
     ),
 ]
 DataOption = Annotated[

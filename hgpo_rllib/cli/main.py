@@ -22,8 +22,9 @@ from hgpo_rllib.run.directory import RunDirectory, describe_full_disk
 from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from hgpo_rllib.run.lock import locked
 
-# Errors of a path that the user may not read or that is too long. `Path.exists` raises them, too.
-UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+# Errors of a path that the user may not read or write, or that is too long. `Path.exists` raises
+# some of them, too.
+UNUSABLE_PATH = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 
 app = typer.Typer(
     help="Train LLM agents on long-horizon tasks with HGPO.",

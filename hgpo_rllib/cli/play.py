@@ -1,7 +1,6 @@
 """`hgpo play …`: play a game in the terminal or browser, or show an episode or a policy."""
 
 import itertools
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ import typer
 
 from hgpo_rllib.cli.common import Overrides
 from hgpo_rllib.cli.evaluate import DataOption, EnvOption, NameOption, SplitOption
-from hgpo_rllib.config import load_config
+from hgpo_rllib.config import as_override, load_config
 from hgpo_rllib.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def _add_command(name: str, *settings: str) -> None:
         environment = find_environment(environment_id(name))
         changes = [f"env.env_id={environment.env_id}", f"env.max_steps={environment.max_steps}"]
         if data is not None:
-            changes.append(f"env.data={json.dumps(str(data))}")
+            changes.append(as_override("env.data", str(data)))
         config = load_config(None, [*changes, *settings, *(overrides or [])])
         split = split or str(environment.eval_split)
         env = check_settings(config, split)

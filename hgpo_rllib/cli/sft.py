@@ -1,7 +1,6 @@
 """`hgpo sft`: supervised fine-tuning on demonstrations."""
 
-import hashlib
-import json
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from env_wrappers.files import write_atomically
+from env_wrappers.files import json_hash, write_atomically
 from hgpo_rllib.cli.common import Overrides, RunFile
 from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError
@@ -45,6 +44,8 @@ def sft(
         raise ConfigError("set model.model_path to the model to fine-tune, a directory or a name")
     if output.exists():
         raise ConfigError(f"{output} exists: name a new directory, or remove it")
+    if not math.isfinite(lr):
+        raise ConfigError(f"--lr {lr}: give a finite number")
     if batch_size % micro_batch_size:
         raise ConfigError(
             f"--batch-size {batch_size}: give a multiple of --micro-batch-size {micro_batch_size}"
@@ -90,7 +91,7 @@ def _check_context(context: str, file: Path, demonstrations: Sequence["Demonstra
 
 def _check_same(checkpoints: Path, inputs: list[Any]) -> None:
     """Refuse to resume with other inputs than those of the interrupted command."""
-    digest = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    digest = json_hash(inputs)
     file = checkpoints / "inputs.sha256"
     if file.is_file() and file.read_text() != digest:
         raise ConfigError(

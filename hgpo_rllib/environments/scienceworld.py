@@ -26,7 +26,7 @@ class ScienceWorld(BuiltInSpec):
         return Games(names, env.get_wrapper_attr("data_hash"))
 
     def oracle(self, settings: EnvSettings) -> Callable[[Info], OraclePlan]:
-        """Return the function to the simulator's gold path, which can take half a minute."""
+        """Return the function to the simulator's gold path, which can take a minute."""
         simplifications = settings.options.get("simplifications", "easy")
         return functools.partial(_gold_path, simplifications=simplifications)
 

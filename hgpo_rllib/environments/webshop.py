@@ -1,4 +1,4 @@
-"""WebShop: shopping in a generated store, demonstrated by a scripted shopper."""
+"""WebShop: shopping in generated or original stores, demonstrated by a scripted shopper."""
 
 import functools
 import random

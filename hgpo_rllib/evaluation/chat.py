@@ -166,7 +166,7 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
     """
     try:
         parts = urlsplit(url)
-        is_wrong = not parts.hostname or parts.port == 0 or parts.username or parts.query
+        is_wrong = not parts.hostname or parts.port == 0 or "@" in parts.netloc or parts.query
     except ValueError:  # brackets or a port that cannot be read
         is_wrong = True
     if is_wrong:

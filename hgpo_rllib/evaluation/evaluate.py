@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from env_wrappers.files import write_json
+from env_wrappers.files import json_hash, write_json
 from hgpo_rllib.agent import Turn
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
@@ -23,7 +23,6 @@ from hgpo_rllib.evaluation.protocol import (
     HASH_LENGTH,
     describe,
     describe_agent,
-    protocol_hash,
     recording,
 )
 from hgpo_rllib.evaluation.scripted import scripted_agent_factory
@@ -92,7 +91,7 @@ def evaluate(
     ):
         games = spec.games(pool.first, env, request.split)
         plan, protocol = plan_episodes(request, games)
-        hashed = protocol_hash(protocol)
+        hashed = json_hash(protocol)
         name = f"{spec.name}-{request.split}-{request.agent}-{hashed[:HASH_LENGTH]}"
         path = request.output or Path(OUTPUT) / name
         with recording(path, protocol):

@@ -1,6 +1,5 @@
 """The protocol of an evaluation: a hashed record of everything that its results depend on."""
 
-import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from env_wrappers.errors import one_line
-from env_wrappers.files import file_hash, write_json
+from env_wrappers.files import file_hash, json_hash, write_json
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
@@ -67,11 +66,6 @@ def describe(
     }
 
 
-def protocol_hash(protocol: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a protocol."""
-    return digest(json.dumps(protocol, sort_keys=True).encode())
-
-
 @contextmanager
 def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
     """Lock an output directory, and write the protocol unless it already holds the same one.
@@ -83,7 +77,7 @@ def recording(folder: Path, protocol: Mapping[str, Any]) -> Iterator[None]:
     file = folder / PROTOCOL
     if file.is_file():
         found = read_object(file)
-        if protocol_hash(found) != protocol_hash(protocol):
+        if json_hash(found) != json_hash(protocol):
             names = [n for n in {**found, **protocol} if found.get(n) != protocol.get(n)]
             raise ConfigError(
                 f"--output: {folder} was begun by another protocol (other: {', '.join(names)}): "

@@ -1,12 +1,11 @@
 """Convert the arguments of `hgpo evaluate` to a `Request`."""
 
-import json
 import re
 from pathlib import Path
 
 from env_wrappers.files import check_name
 from hgpo_rllib.advantages.estimators import HIPER
-from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.config import RunConfig, as_override, load_config
 from hgpo_rllib.environments import environment_id, find_environment, short_names
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.agents import MODEL_AGENTS, REFLEXION_TRIALS, agent_overrides
@@ -117,7 +116,7 @@ def settings_of(
     same = has_settings and env_id == settings.env.env_id
     changes = [*ONE_REPLICA, *([] if same else new_environment(env_id))]
     if data is not None:
-        changes.append(f"env.data={json.dumps(str(data))}")
+        changes.append(as_override("env.data", str(data)))
     of_agent = agent_overrides(agent, env_id, same)
     if of_agent and settings.algorithm.estimator == HIPER:
         # Its settings are refused for an agent without sub-goals. PPO takes the same critic.

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from logging.handlers import QueueHandler
+from os import PathLike
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -19,23 +21,46 @@ import ray
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from ray.air.util.node import _force_on_node, _get_node_id_from_node_ip
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.policy.sample_batch import MultiAgentBatch, SampleBatch
 from ray.rllib.utils import checkpoints
+from ray.tune.utils import file_transfer
 from ray.tune.utils.file_transfer import sync_dir_between_nodes
 from torch import Tensor
 
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.batching import Columns, last_rows, micro_batches
+from hgpo_rllib.settings.learner import LearnerSettings
 
 T = TypeVar("T")
 
+
+def copy_folder(
+    source_ip: str, source: str | PathLike[str], target_ip: str, target: str, **options: Any
+) -> None:
+    """Copy a folder of another node to this one, or link its entries if both nodes share it.
+
+    Ray copies it through the memory of both nodes, and for each learner when a run resumes.
+    """
+    own = file_transfer._get_recursive_files_and_stats(str(source))
+    if own:
+        stats = file_transfer._remote_get_recursive_files_and_stats.options(
+            num_cpus=0, **_force_on_node(_get_node_id_from_node_ip(source_ip))
+        )
+        if ray.get(stats.remote(str(source))) == own:  # times and sizes of all files
+            for entry in Path(source).absolute().iterdir():
+                (Path(target) / entry.name).symlink_to(entry)
+            return
+    sync_dir_between_nodes(source_ip, str(source), target_ip, target, **options)
+
+
 # RLlib copies the state of a learner on another node as an archive, limited to 1 GiB by default,
 # which is less than the optimizer state of most models.
-checkpoints.sync_dir_between_nodes = partial(sync_dir_between_nodes, max_size_bytes=None)
+checkpoints.sync_dir_between_nodes = partial(copy_folder, max_size_bytes=None)
 
 
 class OwnAddressStore(dist.TCPStore):
@@ -149,6 +174,15 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def learners_on_node(learners: int) -> int:
+    """Return how many of the learners this node can have at most: each of several has a GPU."""
+    if learners <= 1:
+        return 1
+    here = ray.get_runtime_context().get_node_id()
+    (gpus,) = (n["Resources"].get("GPU", 1) for n in ray.nodes() if n["NodeID"] == here)
+    return max(1, min(learners, int(gpus)))
+
+
 def share(
     rows: NDArray[np.int64], lengths: NDArray[np.int64], learner: int, learners: int
 ) -> NDArray[np.int64]:
@@ -157,21 +191,23 @@ def share(
 
 
 def local_micro_batches(
-    columns: Columns, rows: NDArray[np.int64], lengths: NDArray[np.int64], max_tokens: int
+    columns: Columns, rows: NDArray[np.int64], lengths: NDArray[np.int64], settings: LearnerSettings
 ) -> list[NDArray[np.int64]]:
-    """Return this learner's share of the rows in micro-batches, padded with empty ones.
+    """Return this learner's share of the rows in micro-batches. Rows of one sequence stay together.
 
-    All learners get the same number of micro-batches. Rows of one sequence stay together.
+    With sharded parameters, which are gathered layer by layer, all learners need as many: some of
+    them are then empty.
     """
     last, sequence = last_rows(columns, rows)
-    parts = [
-        list(micro_batches(share(last, lengths, learner, world_size()), lengths, max_tokens))
-        for learner in range(world_size())
-    ]
+    size, learners = settings.micro_batch_tokens, world_size()
+    parts = {
+        learner: list(micro_batches(share(last, lengths, learner, learners), lengths, size))
+        for learner in (range(learners) if settings.shard_parameters else (rank(),))
+    }
     own = parts[rank()]
     if "sequence" in columns:
         own = [rows[np.isin(last[sequence], part)] for part in own]
-    return own + [rows[:0]] * (max(map(len, parts)) - len(own))
+    return own + [rows[:0]] * (max(map(len, parts.values())) - len(own))
 
 
 def all_gather(value: T) -> list[T]:

@@ -21,7 +21,13 @@ from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
-from hgpo_rllib.learner.data_parallel import all_gather, local_micro_batches, merge_across_learners
+from hgpo_rllib.learner.data_parallel import (
+    all_gather,
+    learners_on_node,
+    local_micro_batches,
+    merge_across_learners,
+    rank,
+)
 from hgpo_rllib.learner.gradients import GradientSum
 from hgpo_rllib.learner.host_memory import set_up_host_memory
 from hgpo_rllib.learner.lora import without_lora
@@ -57,7 +63,7 @@ class HGPOLearner(TorchLearner):
         else:
             # A learner on a GPU reserves no CPU. Ray then limits it to one thread, which is slow
             # at converting the weights for the engines.
-            threads = len(os.sched_getaffinity(0)) // max(1, self.config.num_learners)
+            threads = len(os.sched_getaffinity(0)) // learners_on_node(self.config.num_learners)
             torch.set_num_threads(max(1, threads))
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)
@@ -170,6 +176,11 @@ class HGPOLearner(TorchLearner):
         self._log(results)
         return {}, {DEFAULT_MODULE_ID: results.get("loss", math.nan)}, {}
 
+    def model_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the model's weights on the first learner; to send tensors, Ray would copy them."""
+        state = self.policy.model_state() if rank() == 0 else {}
+        return {name: tensor.numpy(force=True) for name, tensor in state.items()}
+
     def free_gpu_memory(self) -> None:
         """Free gradients and torch's cache, for an engine that shares the GPU."""
         self.get_optimizer().zero_grad()
@@ -214,13 +225,9 @@ class HGPOLearner(TorchLearner):
         return old_logp
 
     def _micro_batches(self, columns: Columns, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return the micro-batches of this learner's share of the rows.
-
-        With sharded parameters, which are gathered layer by layer, all learners have as many.
-        """
+        """Return the micro-batches of this learner's share of the rows."""
         lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-        parts = local_micro_batches(columns, rows, lengths, self._settings.micro_batch_tokens)
-        return parts if self._settings.shard_parameters else [part for part in parts if len(part)]
+        return local_micro_batches(columns, rows, lengths, self._settings)
 
     def _optimize(self, columns: dict[str, Tensor], plan: list[MiniBatch], number: int) -> bool:
         """Process one mini-batch; its metrics are in `_statistics`.

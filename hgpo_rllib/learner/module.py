@@ -72,7 +72,9 @@ class LLMModule(TorchRLModule):
         policy server.
         """
         if not inference_only:
-            return {name: tensor.clone() for name, tensor in self._parameters_now().items()}
+            state = self._parameters_now()
+            on_cpu = next(self.parameters()).device.type == "cpu"  # from a GPU they are copies
+            return {name: tensor.clone() if on_cpu else tensor for name, tensor in state.items()}
         if self._tag is None:
             self._tag = self._publish()
         return {"weight_tag": self._tag}

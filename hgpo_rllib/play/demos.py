@@ -65,7 +65,6 @@ def write_demos(
         DataError: none of the tasks could be demonstrated; nothing is written.
     """
     env = config.env
-    find_expert(expert, env)
     playing = _environment(env.model_dump_json())
     games = find_environment(env.env_id).games(playing, env, env.train_split)
     count = len(games.names) if limit is None else min(limit, len(games.names))

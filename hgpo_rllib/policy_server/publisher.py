@@ -24,17 +24,17 @@ class WeightPublisher:
     def __init__(self, dtype: torch.dtype, transport: WeightTransport):
         """Create a publisher that converts weights to `dtype`."""
         self._transport = transport
-        self.name = uuid.uuid4().hex[:12]
-        self.dtype = dtype
-        self.updates = 0
+        self._name = uuid.uuid4().hex[:12]
+        self._dtype = dtype
+        self._updates = 0
 
     def publish(
         self, state: Mapping[str, Tensor], adapter: Mapping[str, Any] | None = None
     ) -> WeightTag:
         """Publish weights in checkpoint form."""
-        self.updates += 1
-        weights = servable_weights(state, self.dtype, adapter)
-        return WeightTag(self.name, self.updates, self._transport.publish(weights))
+        self._updates += 1
+        weights = servable_weights(state, self._dtype, adapter)
+        return WeightTag(self._name, self._updates, self._transport.publish(weights))
 
 
 def servable_weights(

@@ -53,6 +53,10 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
         path = Path(str(model.model_path))
         if path.is_dir():  # else a name on the hub; replicas may have another working directory
             model = model.model_copy(update={"model_path": str(path.absolute())})
+        options = replica_options(server)
+        # Otherwise, replicas would have the variables of the job that started Serve's controller.
+        environment = options["ray_actor_options"]["runtime_env"]
+        environment["env_vars"] = job_variables() | environment["env_vars"]
         deployment = serve.deployment(
             PolicyReplica,
             name="policy",
@@ -62,7 +66,7 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
             graceful_shutdown_wait_loop_s=0.1,  # default: 2 s before it stops without requests
             graceful_shutdown_timeout_s=5,
             logging_config={"enable_access_log": False},
-            **replica_options(server),
+            **options,
         )
         modules = ENGINES[server.engine], WEIGHT_TRANSPORTS[server.weight_transport]
         self._owner = start_owner_liveness()
@@ -102,6 +106,11 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
     def __exit__(self, *_: Any) -> None:
         """Stop the replicas."""
         self.stop()
+
+
+def job_variables() -> dict[str, str]:
+    """Return the environment variables of this process's Ray job, which its actors have too."""
+    return dict(ray.get_runtime_context().runtime_env.env_vars())
 
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:

@@ -196,9 +196,10 @@ class TrainingConsole:
         """Print one line per evaluated split."""
         for row in rows:
             split = "all held-out" if row.get("split") == ALL else row.get("split")
+            rate = percent(number(row, "success_rate"), number(row, "standard_error"))
             self.say(
                 f"evaluation after iteration {row.get('iteration')}, {split}: "
-                f"{percent(*_success(row))} of {decimal(number(row, 'episodes'), 0)} episodes"
+                f"{rate} of {decimal(number(row, 'episodes'), 0)} episodes"
             )
 
     def summary(self, splits: Mapping[str, Row]) -> None:
@@ -207,8 +208,3 @@ class TrainingConsole:
         self.console.print(make_table(rows, "Held-out success"))
         phases = ", ".join(f"{name} {value:.0f}" for name, value in self.seconds.items())
         self._line(f"seconds: {phases}")
-
-
-def _success(row: Row) -> tuple[float, float]:
-    """Return the success rate and its standard error."""
-    return number(row, "success_rate"), number(row, "standard_error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -213,9 +214,9 @@ def load_runs(
     """
     given = [paths] if isinstance(paths, str | Path) else list(paths)
     wanted = None if iterations is None else set(iterations)
-    found: dict[Path, Path] = {}
+    found: dict[str, Path] = {}
     for run in (run for path in given for run in _run_directories(Path(path))):
-        found.setdefault(run.resolve(), run)
+        found.setdefault(os.path.realpath(run), run)
     members = [load_run(path, wanted) for path in found.values()]
     if not members:
         raise ResultsError("no run directory given")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import Any, NamedTuple, TypeVar
@@ -60,7 +60,7 @@ from hgpo_rllib.rollout.group import (
 )
 from hgpo_rllib.rollout.policy_agent import Policy, PolicyAgent
 from hgpo_rllib.rollout.restrictions import GrammarReader
-from hgpo_rllib.rollout.sessions import Session, Sessions, max_steps, play_session
+from hgpo_rllib.rollout.sessions import Session, Sessions, play_session
 from hgpo_rllib.rollout.stream import GroupStream, TimedGroup
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.teacher import outcome_texts, plan_texts, teacher_prompts
@@ -218,11 +218,13 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
 
     async def _play_group(self, slots: asyncio.Semaphore, group: Group) -> PlayedGroup:
         client, pool = self._client(group.temperature), self._pool(group.split)
-        play: PlayMember = partial(play_in_pool, self.agent_factory(client), pool)
-        if self.config.gateway_port is not None:
-            gateway = await self._open_gateway()
-            make_session = partial(self._make_session, client, group.temperature)
-            play = partial(play_session, gateway.sessions, make_session, pool)
+        play: PlayMember
+        if self.config.gateway_port is None:
+            play = partial(play_in_pool, self.agent_factory(client), pool)
+        else:
+            sessions = (await self._open_gateway()).sessions
+            make_session = partial(Session, client, self.renderer, temperature=group.temperature)
+            play = partial(play_session, sessions, make_session, self.config.env_config, pool)
         return await GroupPlayer(play, self.config.max_attempts, slots).play_group(group)
 
     async def _open_gateway(self) -> Gateway:
@@ -236,12 +238,6 @@ class HGPOEnvRunner(EnvRunner, Checkpointable):
             await self._gateway.start(listener)
             logger.warning("the gateway waits for clients at %s", endpoint.url)
         return self._gateway
-
-    def _make_session(
-        self, policy: Policy, temperature: float, info: Mapping[str, Any], group: str, name: str
-    ) -> Session:
-        max_turns = max_steps(self.config.env_config, info)
-        return Session(policy, self.renderer, info, group, name, temperature, max_turns)
 
     # Because this method is `async`, Ray runs the methods of an actor on an event loop, so that it
     # accepts further groups and new weights while it plays.

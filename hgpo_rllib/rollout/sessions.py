@@ -319,7 +319,8 @@ def max_steps(env_config: Mapping[str, Any], info: Mapping[str, Any]) -> int:
 
 async def play_session(
     sessions: Sessions,
-    make_session: Callable[[Mapping[str, Any], str, str], Session],
+    make_session: Callable[..., Session],
+    env_config: Mapping[str, Any],
     pool: EnvPool,
     task: int,
     group: str,
@@ -331,4 +332,5 @@ async def play_session(
     """
     async with pool.lend() as env:
         _, info = await pool.call(env.reset, seed=task)
-    return await sessions.play(make_session(info, group, name))
+    max_turns = max_steps(env_config, info)
+    return await sessions.play(make_session(info, group, name, max_turns=max_turns))

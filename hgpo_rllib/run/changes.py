@@ -10,12 +10,11 @@ from typing import Any
 from pydantic import ValidationError
 from ray.tune.utils import flatten_dict
 
-from env_wrappers.files import write_json
+from env_wrappers.files import json_hash, write_json
 from hgpo_rllib.advantages.estimators import CRITIC_OUTPUTS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.reporting.console import TrainingConsole
 from hgpo_rllib.run.checkpoint_files import checksum
@@ -113,7 +112,7 @@ def _hash_games(config: RunConfig) -> dict[str, str]:
         with contextlib.closing(make_environment(env, split)) as made:
             games = environment.games(made, env, split)
         if games.data_hash is not None:
-            hashes[split] = digest(json.dumps([games.names, games.data_hash]).encode())
+            hashes[split] = json_hash([games.names, games.data_hash])
     return hashes
 
 
@@ -123,7 +122,7 @@ def _hash_model(model: str) -> str:
         return model
     files = {file for pattern in (*WEIGHTS, *MODEL_FILES) for file in folder.glob(pattern)}
     sums = {file.name: [file.stat().st_size, checksum(file)] for file in sorted(files)}
-    return digest(json.dumps(sums, sort_keys=True).encode())
+    return json_hash(sums)
 
 
 def git_commit() -> str | None:

@@ -1,7 +1,6 @@
 """Write checkpoint folders atomically and detect damage by checksums."""
 
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Callable
@@ -9,6 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
+
+from env_wrappers.files import sync, sync_folder
 
 MANIFEST = "manifest.json"  # size and CRC-32 of every other file; written last
 _MANIFEST = TypeAdapter(Annotated[dict[str, tuple[int, int]], Field(min_length=1)])
@@ -42,7 +43,7 @@ def write_folder(final: Path, write: Callable[[Path], Any], keep_previous: bool 
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
     partial.rename(final)
-    _sync(final.parent)
+    sync(final.parent)
     if not keep_previous:
         shutil.rmtree(old, ignore_errors=True)
 
@@ -88,8 +89,7 @@ def _write_manifest(folder: Path) -> None:
         str(path.relative_to(folder)): (path.stat().st_size, checksum(path)) for path in files
     }
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
-    for path in [*files, folder / MANIFEST, *(p for p in folder.rglob("*") if p.is_dir()), folder]:
-        _sync(path)
+    sync_folder(folder)
 
 
 def checksum(path: Path) -> int:
@@ -99,12 +99,3 @@ def checksum(path: Path) -> int:
         while chunk := file.read(CHUNK):
             value = zlib.crc32(chunk, value)
     return value
-
-
-def _sync(path: Path) -> None:
-    """Flush a file's content, or a folder's entries, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

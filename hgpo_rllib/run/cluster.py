@@ -124,7 +124,8 @@ def protect_token() -> None:
     """
     path = Path.home() / ".ray" / "auth_token"
     if path.exists():
-        path.chmod(0o600)
+        if path.stat().st_mode & 0o077:  # otherwise it may be on a read-only file system
+            path.chmod(0o600)
     elif not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with suppress(FileExistsError):  # created by a concurrent command

@@ -35,7 +35,7 @@ class RunDirectory:
         self.best = path / "best"
         """The policy with the highest evaluated success rate, in HuggingFace format."""
         self.state = path / "state"
-        """RLlib's checkpoint to resume from; `folders.previous` is its previous version."""
+        """RLlib's checkpoint to resume from, see `checkpoint_files.previous` for the one before."""
 
     @classmethod
     def create(cls, config: RunConfig) -> "RunDirectory":

@@ -21,6 +21,7 @@ PUBLISHED_VERSIONS = 2  # in the object store: the one being written, and the pr
 GPU_OVERHEAD = 2 * 2**30  # of a process: CUDA context, workspaces, graphs, fragmentation
 PREFILL = 2**30  # activations and logits of an engine's largest pass
 GRADIENTS = "gradients, float32"
+GATHERED = "layers gathered from other learners"
 MOMENTS = "AdamW's two moments, float32"
 
 MAIN = "main process with learner"
@@ -111,6 +112,7 @@ def gpu_sizes(config: RunConfig, model: ModelSize) -> list[float]:
     peak = kept = sum(parts.values())
     if server.colocate:
         kept = sum(parts.get(what, 0) for what in _stored(config, model) if what != GRADIENTS)
+        kept += parts.get(GATHERED, 0)  # by the pass that checks the served policy
     weights = model.parameters * BYTES[config.model.dtype] / server.tensor_parallel_size
     sizes = []
     for learners, replicas in processes_by_gpu(config.cluster, server):
@@ -209,7 +211,7 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
     parts = {}
     if learner.shard_parameters:
         gathered = sum(one.gathered_bytes(trained=not rank) for one in models)
-        parts["layers gathered from other learners"] = gathered
+        parts[GATHERED] = gathered
     elif not rank:
         parts["gradient of the head before it is added"] = model.head * LEARNER_BYTES
     if dtype != "float32":
@@ -229,18 +231,26 @@ def _one_pass(config: RunConfig, model: ModelSize) -> dict[str, int]:
 
 
 def _published(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
-    """Count versions in Ray's object store, and a copy per replica while it loads one."""
-    if config.policy_server.weight_transport in GPU_TRANSPORTS:
-        return []
+    """Count weights in Ray's object store, and a copy per replica while it loads a version.
+
+    A learner process also puts the weights of a checkpoint there, when there is only one version.
+    """
     dtype, replicas = config.model.dtype, config.policy_server.num_replicas
     rank = config.model.lora_rank
     size = (model.adapter_parameters(rank) if rank else model.parameters) * BYTES[dtype]
     store = f"{PUBLISHED_VERSIONS} versions of the weights in Ray's object store, {dtype}"
     copies = f"replicas: {replicas}, one copy each, {dtype}"
-    return [
+    items = [
         MemoryItem("published weights", "/dev/shm", store, PUBLISHED_VERSIONS * size),
         MemoryItem("weights that are being loaded", "host", copies, replicas * size),
     ]
+    beyond = model.parameters * LEARNER_BYTES - size
+    if config.policy_server.weight_transport in GPU_TRANSPORTS:
+        items, beyond = [], beyond + size
+    if config.cluster.num_learners:
+        what = "whole weights in Ray's object store, float32" + ", beyond a version" * bool(items)
+        items.append(MemoryItem("checkpoint", "/dev/shm", what, beyond))
+    return items
 
 
 def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
@@ -287,7 +297,9 @@ def work(config: RunConfig, model: ModelSize, sequence: SequenceLength) -> dict[
         "FLOP of the update": update,
     }
     if server.replica_gpus and cluster.learner_gpus:
-        sampling /= server.num_replicas * server.tensor_parallel_size
+        groups = rollout.groups_per_iteration  # a replica plays whole groups, see `GroupRouter`
+        most = math.ceil(groups / server.num_replicas)
+        sampling *= most / groups / server.tensor_parallel_size
         update /= cluster.num_learners
         overlap = rollout.schedule != "synchronous" and cluster.learner_gpus == 1
         flop = max(sampling, update) if overlap else sampling + update

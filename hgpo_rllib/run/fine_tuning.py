@@ -24,6 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from env_wrappers.datasets import new_directory
 from env_wrappers.errors import DataError, one_line
+from env_wrappers.files import sync_folder
 from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
@@ -223,6 +224,7 @@ def fine_tune(
         weights = merged_state(base_state(model), weights, adapter_config(model))
     with new_directory(output) as partial:
         save_model(path, checkpoint_form(weights, model.config), str(partial))
+        sync_folder(partial)  # the command removes its checkpoints next
     return result
 
 

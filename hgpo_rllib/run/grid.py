@@ -13,8 +13,9 @@ from typing import Annotated, Any
 from pydantic import Field, TypeAdapter
 
 from env_wrappers.files import validate_json, write_json
-from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.config import RunConfig, as_override, load_config
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.run.lock import LOCK
 from hgpo_rllib.run_files import parse_yaml
 from hgpo_rllib.section import Name
 
@@ -123,7 +124,7 @@ def make_sweep(
     trials: list[Trial] = []
     for values in itertools.product(*(axis.values for axis in axes)):
         point = dict(zip(keys, values, strict=True))
-        settings = [f"{key}={json.dumps(value)}" for key, value in point.items()]
+        settings = [as_override(key, value) for key, value in point.items()]
         for seed in range(first_seed, first_seed + seeds):
             config = load_config(run_file, [*overrides, *settings, f"seed={seed}"])
             if scheduler and not 0 < config.evaluation.interval < config.iterations:
@@ -160,7 +161,7 @@ def new_folder(sweep: Sweep, output: Path | None) -> Path:
         config = sweep.trials[0].config
         stem = f"{config.name}-sweep-{time.strftime('%Y%m%d-%H%M%S')}"
         return Path(config.output) / stem
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+    if output.exists() and (not output.is_dir() or any(p.name != LOCK for p in output.iterdir())):
         raise ConfigError(f"--output: {output} exists; --resume {output} continues a sweep")
     return output
 

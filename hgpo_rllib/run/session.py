@@ -92,8 +92,10 @@ def clean_up(session: Path, command: int, run: Path | None) -> None:
     if run is not None:
         from hgpo_rllib.run.directory import remove_partial  # takes long to import
 
-        remove_partial(run)
-        with contextlib.suppress(OSError):  # a full disk may be why the command failed
+        # A full disk may be why the command failed.
+        with contextlib.suppress(OSError):
+            remove_partial(run)
+        with contextlib.suppress(OSError):
             shutil.copytree(session / "logs", run / LOGS, dirs_exist_ok=True)
     shutil.rmtree(session, ignore_errors=True)
 

@@ -4,7 +4,6 @@ The training process logs to them, so trials of `hgpo sweep` are tracked like ru
 """
 
 import importlib.util
-import json
 import logging
 import os
 import re
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from env_wrappers.errors import one_line
-from env_wrappers.files import write_atomically
+from env_wrappers.files import read_json, write_json
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.grid import SWEEP_FILE
@@ -122,7 +121,7 @@ class Trackers:
             ConfigError: a tracker does not start, for example without a key.
         """
         ids_file = self._path / IDS_FILE
-        ids = json.loads(ids_file.read_text()) if ids_file.is_file() else {}
+        ids = read_json(ids_file) if ids_file.is_file() else {}
         in_sweep = (self._path.parent / SWEEP_FILE).is_file()
         group = self._path.absolute().parent.name if in_sweep else None
         for name in dict.fromkeys(self._config.tracking.trackers):
@@ -136,7 +135,7 @@ class Trackers:
             ids[name] = tracker.run_id
             self._say(f"tracked by {name} as {tracker.run_id}")
         if self._open:
-            write_atomically(ids_file, json.dumps(ids) + "\n")
+            write_json(ids_file, ids)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

@@ -163,7 +163,6 @@ class Training:
         settings = HGPOConfig.from_run_config(config)
         settings.serve_prefix = serve_prefix or settings.serve_prefix
         self.algorithm = settings.build_algo()
-        Path(self.algorithm.logdir).rmdir()  # RLlib creates it in the home directory
 
     def run(self, resumed: bool) -> Generator[Rows, None, None]:
         """Evaluate, train with evaluations and checkpoints, and evaluate at the end.

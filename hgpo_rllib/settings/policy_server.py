@@ -29,7 +29,8 @@ class PolicyServerSettings(Section):
     replicas have GPUs of their own. `ipc`: if one learner and one replica share a GPU. The last two
     are vLLM's, need `rollout.schedule=synchronous`, and have not been tested on GPUs."""
     num_replicas: int = Field(1, ge=1)
-    """Number of replicas. Each runs one engine."""
+    """Number of replicas. Each runs one engine. A group is played on one replica, so more replicas
+    than groups in progress (`rollout.groups_per_iteration`) are idle in rollouts."""
     max_replicas: int | None = Field(None, ge=1)
     """Maximum number of replicas with autoscaling: Ray Serve adds replicas when many requests
     wait and removes them when few do. null: no autoscaling, always `num_replicas`."""

@@ -1,19 +1,17 @@
 """Study files: which arms are compared, on which seeds and held-out tasks, and what is claimed."""
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from env_wrappers.files import check_name
-from hgpo_rllib.config import RunConfig, load_config
+from env_wrappers.files import check_name, json_hash
+from hgpo_rllib.config import RunConfig, as_override, load_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.results.runs import SAME_EXPERIMENT
 from hgpo_rllib.run.grid import Axis, Sweep, Trial
 from hgpo_rllib.run_files import EXAMPLES, parse_yaml
-from hgpo_rllib.section import Section, Seed
+from hgpo_rllib.section import Name, Section, Seed
 
 STUDIES = EXAMPLES / "studies"
 ARM = "arm"
@@ -77,7 +75,7 @@ class Study(Section):
     """Number of seeds, which are then 0, 1, …, or a list of them."""
     overrides: dict[str, Any] = {}
     """Settings of all trials, `section.key: value`, in addition to those of the run file."""
-    arms: dict[str, dict[str, Any]] = Field(min_length=1)
+    arms: dict[Name, dict[str, Any]] = Field(min_length=1)
     """Settings of each arm by its name."""
     analysis: Analysis = Analysis()
 
@@ -95,8 +93,6 @@ class Study(Section):
 
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
-        for arm in self.arms:
-            check_name(arm)
         for name, settings in {"overrides": self.overrides, **self.arms}.items():
             if taken := OWN.keys() & settings.keys():
                 key = min(taken)
@@ -123,7 +119,7 @@ class Study(Section):
         settings = self.overrides | self.arms[arm]
         settings |= {"seed": seed, "iterations": self.iterations, "evaluation.splits": self.splits}
         try:
-            listed = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+            listed = [as_override(key, value) for key, value in settings.items()]
             return load_config(Path(self.base), listed)
         except (ConfigError, TypeError) as error:  # JSON has no dates
             raise ConfigError(f"arm {arm}: {error}") from error
@@ -208,4 +204,4 @@ def settings_hash(config: RunConfig) -> str:
     """
     own = set(SAME_EXPERIMENT) - {"seed"}
     content = config.model_dump(mode="json", exclude=own, exclude_defaults=True)
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+    return json_hash(content)[:16]

@@ -11,12 +11,13 @@ from typing import Any
 import torch
 
 from env_wrappers.datasets import new_directory, partial_directory
+from env_wrappers.files import json_hash, sync_folder
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import EnvironmentSpec, TaskGenerator, find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import Example, Games, Progress, digest
+from hgpo_rllib.environments.spec import Example, Games, Progress
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.warmstart.cloning import clone, encode, make_model
 from hgpo_rllib.warmstart.demonstrations import cached_environment, demonstrate_task
@@ -31,7 +32,8 @@ RECIPE = ("demonstrations.py", "tokenizer.py", "cloning.py")
 def data_path(config: RunConfig) -> Path:
     """Return the cache path of this config's generated data."""
     generator = _data_generator(config)
-    return Path(config.cache) / f"{generator.name}-{_digest(generator.data_settings(config))}"
+    settings = generator.data_settings(config)
+    return Path(config.cache) / f"{generator.name}-{json_hash(settings)[:10]}"
 
 
 def make_data(config: RunConfig, on_progress: Progress) -> Path:
@@ -45,7 +47,7 @@ def model_path(config: RunConfig) -> Path:
     """Return the cache path of this config's pocket model; the name hashes settings and code."""
     dependencies = {name: _dependencies(part) for name, part in _spec(config).parts(config).items()}
     single = dependencies.get("")
-    return Path(config.cache) / f"pocket-model-{_digest(single or dependencies)}"
+    return Path(config.cache) / f"pocket-model-{json_hash(single or dependencies)[:10]}"
 
 
 def _dependencies(config: RunConfig) -> dict[str, Any]:
@@ -183,6 +185,7 @@ def make_model_directory(
     with new_directory(path) as partial:
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        sync_folder(partial)
     return path
 
 
@@ -204,7 +207,3 @@ def _data_generator(config: RunConfig) -> TaskGenerator:
 
 def _template_source(prompt: str) -> str:
     return Path(load_template(prompt).filename or "").read_text()
-
-
-def _digest(value: dict[str, Any]) -> str:
-    return digest(json.dumps(value, sort_keys=True).encode())[:10]

@@ -4,17 +4,20 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import ray
 from gymnasium import spaces
 from ray.exceptions import RayActorError
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner_group import LearnerGroup
+from ray.tune.utils import file_transfer
 
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.learner import learner as learner_module
-from hgpo_rllib.learner.data_parallel import on_learners, rank
+from hgpo_rllib.learner.data_parallel import copy_folder, on_learners, rank
 from hgpo_rllib.learner.learner import HGPOLearner
 from tests.integration.test_ports import is_loopback, listeners
 
@@ -43,6 +46,24 @@ def test_results_ports_warnings_and_errors(
     assert caplog.messages == ["careful 0"]
     with pytest.raises(RayActorError):
         on_learners(group, lose_the_second)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_folder_that_both_nodes_have_is_linked(
+    shared: bool, cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the folder of this node differs from that of the source, the latter is copied."""
+    source, target = tmp_path / "state", tmp_path / "copy"
+    (source / "learner").mkdir(parents=True)
+    (source / "learner/weights").write_text("w")
+    target.mkdir()
+    if not shared:
+        own = {"./learner/weights": (0.0, 1)}
+        monkeypatch.setattr(file_transfer, "_get_recursive_files_and_stats", lambda path: own)
+    ip = ray.util.get_node_ip_address()
+    copy_folder(ip, source, ip, str(target))
+    assert (target / "learner/weights").read_text() == "w"
+    assert (target / "learner").is_symlink() == shared
 
 
 def add_rank(learner: HGPOLearner, number: int) -> int:

@@ -47,10 +47,9 @@ def application(routes: Sequence[Route]) -> Starlette:
     return Starlette(
         routes=[*routes, Route("/style.css", _style)],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"])],
-        exception_handlers={
-            HTTPException: _error,
-            **dict.fromkeys((DataError, RequestFailedError, RunStoppedError), _failure),
-        },
+        exception_handlers=dict.fromkeys(
+            (HTTPException, DataError, RequestFailedError, RunStoppedError), _error
+        ),
     )
 
 
@@ -77,12 +76,9 @@ async def _style(request: Request) -> Response:
 
 
 async def _error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return render("error.html.jinja", error.status_code, message=error.detail)
-
-
-async def _failure(request: Request, error: Exception) -> Response:
-    """Return the page of a game that cannot be loaded, or of a model that does not respond."""
+    """Return the page of a wrong request, an unusable game or a model that does not respond."""
+    if isinstance(error, HTTPException):
+        return render("error.html.jinja", error.status_code, message=error.detail)
     return render("error.html.jinja", 502, message=str(error))
 
 

@@ -163,6 +163,9 @@ def test_memory_of_examples_on_gpus(path: Path) -> None:
         (total,) = [float(row[3]) for row in rows if row[2] == "sum" and row[1] == "GPU"]
         digits = 1 if "." in written else 0
         assert f"{total:.{digits}f}" == written
+    items = estimate.memory(config, size)
+    shared = sum(item.size for item in items if item.where == "/dev/shm") / 2**30
+    assert re.findall(r"([\d]+) GiB of /dev/shm", head) in ([], [f"{shared:.0f}"])
 
 
 def test_methods_differ_in_nothing_but_the_method() -> None:

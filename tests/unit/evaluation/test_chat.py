@@ -222,6 +222,8 @@ def test_names(server: Server) -> None:
     assert (f"http://{only['address']}", only["name"]) == (f"{server.url}/v1", "policy")
     with pytest.raises(ConfigError, match=r"--name other: .* serves policy"):
         find_remote_model(server.url, "other", 0.4)
+    with pytest.raises(ConfigError, match="keys come from"):
+        find_remote_model(server.url.replace("://", "://:password@"), None, 0.4)
     server.models = ["a", "b"]
     with pytest.raises(ConfigError, match="serves 2 models: choose one with --name"):
         find_remote_model(server.url, None, 0.4)

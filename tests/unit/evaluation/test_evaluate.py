@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Text
 
+from env_wrappers.files import json_hash
 from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.evaluate import evaluate
-from hgpo_rllib.evaluation.protocol import protocol_hash
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.results import load_evaluation
 from hgpo_rllib.run.lock import locked
@@ -87,7 +87,7 @@ class TestFullProtocol:
         request = make(generated_games, tmp_path, ScriptedModel(draw), games=1)
         request = replace(request, output=None)
         finished = evaluate(request)
-        hashed = protocol_hash(finished.summary["protocol"])
+        hashed = json_hash(finished.summary["protocol"])
         assert finished.path == Path("evaluations") / f"alfworld-valid_seen-hgpo-{hashed[:10]}"
         other = replace(request, model=ScriptedModel(draw, weights="b"))
         assert evaluate(other).path != finished.path

@@ -6,6 +6,7 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
+from env_wrappers.files import json_hash
 from hgpo_rllib.config import RunConfig, load_config
 from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.errors import ConfigError
@@ -13,7 +14,6 @@ from hgpo_rllib.evaluation.chat import RemoteModel
 from hgpo_rllib.evaluation.protocol import (
     describe_agent,
     describe_model,
-    protocol_hash,
     recording,
     versions,
 )
@@ -59,7 +59,7 @@ def test_an_agent_is_its_texts_and_rules(tmp_path: Path) -> None:
 
     def described(file: Path, *overrides: str) -> str:
         config = load_config(None, [f"agent.prompt={file}", *overrides])
-        return protocol_hash(describe_agent("hgpo", config, 1))
+        return json_hash(describe_agent("hgpo", config, 1))
 
     assert described(files[0]) == described(files[1])
     assert described(files[0]) != described(files[0], "agent.inadmissible_is_invalid=true")

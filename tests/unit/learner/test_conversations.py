@@ -140,7 +140,7 @@ def test_passes_keep_sequences_together(columns: dict[str, Tensor]) -> None:
     """Passes contain whole sequences, which are as long as their last row."""
     rows = np.array([6, 5, 0, 2, 4])
     lengths = (columns["prompt_length"] + columns["response_length"]).numpy()
-    parts = local_micro_batches(columns, rows, lengths, max_tokens=1)
+    parts = local_micro_batches(columns, rows, lengths, LearnerSettings(micro_batch_tokens=1))
     assert sorted(sorted(part.tolist()) for part in parts) == [[0, 2], [4, 5], [6]]
     last, sequence = last_rows(columns, rows)
     assert last[sequence].tolist() == [6, 5, 2, 2, 5]

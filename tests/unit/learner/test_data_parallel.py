@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import ray
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,12 @@ from ray.tune.utils.file_transfer import sync_dir_between_nodes
 
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.learner import gradients
-from hgpo_rllib.learner.data_parallel import check_healthy, share, stopped_by_learners
+from hgpo_rllib.learner.data_parallel import (
+    check_healthy,
+    learners_on_node,
+    share,
+    stopped_by_learners,
+)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=40), st.integers(1, 5))
@@ -82,6 +88,21 @@ def test_the_state_of_a_learner_on_another_node_can_be_large() -> None:
     names = checkpoints.Checkpointable.save_to_path.__globals__
     assert names["sync_dir_between_nodes"].keywords == {"max_size_bytes": None}
     assert "max_size_bytes" in signature(sync_dir_between_nodes).parameters
+
+
+@pytest.mark.parametrize(
+    ("learners", "gpus", "here"),
+    [(1, {}, 1), (32, {"GPU": 8.0}, 8), (4, {"GPU": 8.0}, 4), (2, {}, 1)],
+)
+def test_learners_of_a_node(
+    learners: int, gpus: dict[str, float], here: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several learners have a GPU each, so a node has at most as many as GPUs."""
+    nodes = [{"NodeID": "a", "Resources": {"GPU": 2.0}}, {"NodeID": "b", "Resources": gpus}]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    context = SimpleNamespace(get_node_id=lambda: "b")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    assert learners_on_node(learners) == here
 
 
 def test_an_error_of_a_learner_keeps_its_traceback() -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hgpo_rllib.advantages import EstimatorSettings
-from hgpo_rllib.config import RunConfig, load_config, save_config
+from hgpo_rllib.config import RunConfig, as_override, load_config, save_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -247,6 +249,22 @@ class TestErrors:
             assert message_of(path).startswith(f"{path} is not YAML: ")
         path.write_text("- name\n")
         assert message_of(path).startswith(f"{path} must hold sections")
+        loop = tmp_path / "loop.yaml"
+        loop.symlink_to(loop)
+        assert message_of(loop).startswith(f"cannot read the config {loop}: Too many")
+
+
+def test_folders_in_the_home_directory(run_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/someone")
+    config = load_config(run_file, ["output=~/runs", "cache=~/data"])
+    assert (config.output, config.cache) == ("/home/someone/runs", "/home/someone/data")
+
+
+@given(st.text(st.characters(exclude_categories=())))
+def test_values_of_any_text(value: str) -> None:
+    """All characters can be passed as an override, including lone surrogates of file names."""
+    config = load_config(None, [as_override("env.options.text", [value, 0.5, None])])
+    assert config.env.options["text"] == [value, 0.5, None]
 
 
 def test_largest_seed(run_file: Path) -> None:

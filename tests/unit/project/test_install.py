@@ -94,6 +94,14 @@ def test_suitable_python_on_path_is_found(
     assert install.find_python() == "python3.12"
 
 
+def test_python_without_headers_is_refused_for_gpus(install: ModuleType, tmp_path: Path) -> None:
+    """Triton needs Python.h when it first runs a kernel, long after setup."""
+    tools = fake_tools(tmp_path / "bin", bare="echo False", complete="echo True")
+    install.check_headers(str(tools / "complete"))
+    with pytest.raises(install.SetupError, match=r"bare has no headers .* python3\.11-dev"):
+        install.check_headers(str(tools / "bare"))
+
+
 @pytest.mark.parametrize("missing", ["gcc", "g++", "make"])
 def test_missing_compiler_is_named(checkout: Path, tmp_path: Path, missing: str) -> None:
     present = {tool: "" for tool in ("gcc", "g++", "make") if tool != missing}

@@ -236,6 +236,11 @@ class TestRuns:
         runs = load_runs([*paths, paths[0], tmp_path / "b" / ".." / "a" / "run"])
         assert runs.runs["run"].tolist() == [str(path) for path in paths]
 
+    def test_a_link_to_itself_is_no_run(self, tmp_path: Path) -> None:
+        (tmp_path / "loop").symlink_to("loop")
+        with pytest.raises(ResultsError, match="loop"):
+            load_runs(tmp_path / "loop")
+
 
 class TestExperiments:
     @pytest.fixture

@@ -1,5 +1,6 @@
 """Checks before Ray starts."""
 
+import errno
 import signal
 import socket
 import sys
@@ -54,6 +55,22 @@ def test_the_token_is_private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     protect_token()
     assert token.stat().st_mode & 0o777 == 0o600
     assert token.read_text() == written
+
+
+def test_a_private_token_on_a_read_only_file_system(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A token that is private already is not changed."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.touch(0o600)
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "chmod", fail)
+    protect_token()
 
 
 def test_a_token_of_the_environment_needs_no_file(

@@ -135,7 +135,16 @@ class TestMemory:
         assert {i.process for i in estimate.memory(config, TINY)} == {
             estimate.LEARNER,
             estimate.REPLICA,
+            "checkpoint",
         }
+        assert sum(sizes(config, TINY, "checkpoint").values()) == 4 * TINY.parameters
+
+    def test_the_weights_of_a_checkpoint(self) -> None:
+        """A learner process sends them in float32, when the object store holds one version."""
+        config = run(cluster={"num_learners": 1})
+        stored = [i.size for i in estimate.memory(config, TINY) if i.where == "/dev/shm"]
+        assert sum(stored) == (2 + 4) * TINY.parameters
+        assert sizes(run(), TINY, "checkpoint") == {}
 
     def test_where_it_lies(self) -> None:
         """Processes with a GPU use its memory, all others the memory of the host."""

@@ -256,6 +256,7 @@ class TestCommand:
             ("agent.context=conversation", "demos.jsonl has separate steps"),
             ("agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
             ("model.model_path=no/where/at/all", "no/where/at/all does not exist"),
+            ("--lr=inf", "--lr inf: give a finite number"),
             ("--batch-size=10", "--batch-size 10: give a multiple of --micro-batch-size 4"),
         ],
     )

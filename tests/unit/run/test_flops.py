@@ -126,10 +126,11 @@ def test_critic_of_tokens() -> None:
 
 def test_seconds() -> None:
     """FLOP are divided by each side's GPUs; with one_step_off, sampling and update overlap."""
-    config = small(
-        cluster={"num_learners": 2, "learner_gpus": 1},
-        policy_server={"num_replicas": 4, "replica_gpus": 1},
-    )
+    gpus = {
+        "cluster": {"num_learners": 2, "learner_gpus": 1},
+        "policy_server": {"num_replicas": 4, "replica_gpus": 1},
+    }
+    config = small(rollout={"groups_per_iteration": 4}, **gpus)
     got, peak = work(config, TINY, TURN), MFU * PEAK_FLOPS["H100"]
     sampling, learning = got["FLOP of sampling"] / 4 / peak, got["FLOP of the update"] / 2 / peak
     assert got["seconds on H100"] == pytest.approx(sampling + learning)
@@ -137,6 +138,9 @@ def test_seconds() -> None:
     overlapping = work(config.model_copy(update={"rollout": rollout}), TINY, TURN)
     assert overlapping["seconds on H100"] == pytest.approx(max(sampling, learning))
     assert "seconds on H100" not in work(small(), TINY, TURN)
+    six = work(small(rollout={"groups_per_iteration": 6}, **gpus), TINY, TURN)
+    slowest = six["FLOP of sampling"] * 2 / 6 / peak  # a replica plays whole groups
+    assert six["seconds on H100"] == pytest.approx(slowest + six["FLOP of the update"] / 2 / peak)
 
 
 @pytest.mark.parametrize(("checkpointing", "tolerance"), [(False, 0.002), (True, 0.05)])

@@ -1,6 +1,7 @@
 """Ray's session folder: private while a command runs, and removed after any kind of end."""
 
 import contextlib
+import errno
 import os
 import signal
 import stat
@@ -13,8 +14,9 @@ import psutil
 import pytest
 
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.run import directory
 from hgpo_rllib.run.lock import LOCK
-from hgpo_rllib.run.session import LOGS, ray_session, temporary_folder, writers
+from hgpo_rllib.run.session import LOGS, clean_up, ray_session, temporary_folder, writers
 from tests.processes import is_alive, wait_until
 
 # A command whose "Ray" is a process that writes a log in its session's folder. At the time of the
@@ -52,6 +54,19 @@ def test_nobody_else_can_look_into_the_folder(private: Path) -> None:
         folder.mkdir(mode=0o777, exist_ok=True)
         assert folder.is_relative_to(private)
         assert stat.S_IMODE(private.stat().st_mode) == 0o700
+
+
+def test_a_run_directory_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The session is removed although nothing can be cleaned up in the run directory."""
+    session = tmp_path / "session"
+    (session / "logs").mkdir(parents=True)
+
+    def fail(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(directory, "remove_partial", fail)
+    clean_up(session, os.getpid(), tmp_path / "run")
+    assert not session.exists()
 
 
 def test_a_folder_of_somebody_else_is_refused(private: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from hgpo_rllib.run.grid import (
     parse_axis,
     trial_name,
 )
+from hgpo_rllib.run.lock import LOCK
 from hgpo_rllib.run.sweep import prepare_trial
 from tests.unit.cli.command import POCKET, assert_refused
 
@@ -197,6 +198,16 @@ def test_a_new_folder_is_among_those_of_runs() -> None:
     folder = new_folder(small_sweep(f"{K}=2"), None)
     assert folder.parent == Path("runs")
     assert folder.name.startswith("alfworld_pocket-sweep-")
+
+
+def test_an_output_folder_in_which_a_sweep_did_not_begin(tmp_path: Path) -> None:
+    """A killed command can leave its lock file; any other file belongs to something else."""
+    sweep = small_sweep(f"{K}=2")
+    (tmp_path / LOCK).touch()
+    assert new_folder(sweep, tmp_path) == tmp_path
+    (tmp_path / "other").touch()
+    with pytest.raises(ConfigError, match="exists; --resume"):
+        new_folder(sweep, tmp_path)
 
 
 def demand_of(*overrides: str) -> Demand:

@@ -252,8 +252,8 @@ def test_a_seed_counts_round_and_a_game_comes_first(generated_games: Path) -> No
 @pytest.mark.parametrize(
     ("game", "message"),
     [
-        (3, r"no game 3: there are 3 \(0 is the first\)"),
-        (-1, "no game -1: there are 3"),
+        (3, r"no game 3 in train: there are 3 \(0 is the first\)"),
+        (-1, "no game -1 in train: there are 3"),
         (1.5, "a game is an index or the path of a file, not 1.5"),
         (["/a"], r"a game is an index or the path of a file, not \['/a'\]"),
     ],
