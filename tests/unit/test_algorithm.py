@@ -2,6 +2,7 @@
 
 import logging
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,11 @@ class LearnerGroup:
     """An object that RLlib creates while it starts."""
 
 
-def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is stopped and RLlib's objects are freed, even while the error is referenced."""
+def test_a_failed_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server is stopped and RLlib's objects are freed, even while the error is referenced.
+
+    The folder that RLlib made in the home directory is removed.
+    """
     made: list[weakref.ref[LearnerGroup]] = []
     stopped: list[bool] = []
 
@@ -37,11 +41,14 @@ def test_a_failed_start_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     hgpo = object.__new__(HGPO)
     hgpo._run_id = "run"
     hgpo.config = HGPOConfig().training(model_path="/model", memory_length=2)
+    hgpo._storage, hgpo._logdir = None, str(tmp_path / "logs")
+    (tmp_path / "logs").mkdir()
     with pytest.raises(RuntimeError, match="no learner started") as error:
         hgpo.setup(hgpo.config)
     assert error.value.__traceback__ is not None
     assert [group() for group in made] == [None]
     assert stopped == [True]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
