@@ -89,7 +89,7 @@ class HGPOConfig(AlgorithmConfig):
         self.serve_app: str | None = None  # set by the algorithm: one application per run or trial
         self.env = EnvSettings().env_id
         self.env_runner_cls = HGPOEnvRunner
-        # Neither learners nor env runners have connectors, whose states RLlib would exchange:
+        # Learners and env runners use no connectors, so RLlib need not synchronize their states.
         self.add_default_connectors_to_learner_pipeline = False
         self.merge_env_runner_states = False
         self.broadcast_env_runner_states = False

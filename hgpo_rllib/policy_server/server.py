@@ -56,7 +56,8 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
         options = replica_options(server)
         # Otherwise, replicas would have the variables of the job that started Serve's controller.
         environment = options["ray_actor_options"]["runtime_env"]
-        environment["env_vars"] = job_variables() | environment["env_vars"]
+        of_job = ray.get_runtime_context().runtime_env.env_vars()
+        environment["env_vars"] = of_job | environment["env_vars"]
         deployment = serve.deployment(
             PolicyReplica,
             name="policy",
@@ -106,11 +107,6 @@ class PolicyServer(AbstractContextManager["PolicyServer"]):
     def __exit__(self, *_: Any) -> None:
         """Stop the replicas."""
         self.stop()
-
-
-def job_variables() -> dict[str, str]:
-    """Return the environment variables of this process's Ray job, which its actors have too."""
-    return dict(ray.get_runtime_context().runtime_env.env_vars())
 
 
 def replica_options(server: PolicyServerSettings) -> dict[str, Any]:

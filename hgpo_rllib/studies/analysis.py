@@ -23,8 +23,9 @@ MIN_PAIRS = 3
 FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
 """Metrics of which the first and the last iterations are shown."""
 MIN_ESTIMATORS = 4
-MIN_SEEDS = 5  # with trials missing, to compare the success of estimators with their fidelity
 """Estimators from which a correlation has an interval."""
+MIN_SEEDS = 5
+"""Seeds from which success is compared with fidelity although trials are missing."""
 MAX_ARMS = 8
 """Arms whose curves can be told apart, and whose diagnostics fit beside each other."""
 WINDOW = 5  # first and last iterations that are averaged

@@ -165,7 +165,7 @@ def test_memory_of_examples_on_gpus(path: Path) -> None:
         assert f"{total:.{digits}f}" == written
     items = estimate.memory(config, size)
     shared = sum(item.size for item in items if item.where == "/dev/shm") / 2**30
-    assert re.findall(r"([\d]+) GiB of /dev/shm", head) in ([], [f"{shared:.0f}"])
+    assert re.findall(r"(\d+) GiB of /dev/shm", head) in ([], [f"{shared:.0f}"])
 
 
 def test_methods_differ_in_nothing_but_the_method() -> None:
