@@ -1,4 +1,4 @@
-"""Tasks of an environment that only a client of the gateway has."""
+"""Placeholder for an environment that a client of the gateway runs."""
 
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -10,7 +10,7 @@ from env_wrappers.spaces import AnyText
 
 
 class ClientEnv(gymnasium.Env[str, str]):
-    """Numbers of tasks, which a client plays through the gateway (docs/gateway.md).
+    """Numbers the tasks that a client plays through the gateway (docs/gateway.md).
 
     The run uses it to choose the next task. ``reset(seed=s)`` starts task
     ``s % num_tasks``, whose ``game`` in ``info`` is "SPLIT/NUMBER". There are no steps.
@@ -34,7 +34,7 @@ class ClientEnv(gymnasium.Env[str, str]):
             tasks: number of tasks by split.
             split: one of them.
             data: None; the client has the data.
-            max_steps: not used; a session has as many turns.
+            max_steps: not used here; the gateway limits a session to this many turns.
 
         Raises:
             DataError: there is no such split, or it has no task.

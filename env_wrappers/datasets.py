@@ -1,4 +1,4 @@
-"""Create data directories and files atomically, and identify generated data by its manifest."""
+"""Create data directories and files atomically, identify generated data, and choose tasks."""
 
 import errno
 import fcntl
@@ -7,7 +7,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -112,3 +112,9 @@ def _lock(file: BinaryIO) -> bool:
     except OSError:
         return False
     return True
+
+
+def evenly(count: int, limit: int | None) -> Sequence[int]:
+    """Return `limit` of the numbers below `count`, evenly spaced; all if None or if too few."""
+    number = count if limit is None else min(limit, count)
+    return [place * count // number for place in range(number)]

@@ -90,10 +90,12 @@ def map_in_processes(
     """Yield ``work(item)`` in the order of the items; `work` must be picklable.
 
     With one worker, this process does the work; None: one process per `_ITEMS_PER_WORKER` items,
-    at most one per CPU that this process may use.
+    at most one per CPU that this process may use (in a container, of its quota).
     """
     if workers is None:
-        workers = min(len(os.sched_getaffinity(0)), len(items) // _ITEMS_PER_WORKER)
+        import joblib  # takes a moment
+
+        workers = min(joblib.cpu_count(), len(items) // _ITEMS_PER_WORKER)
     if workers <= 1:
         yield from map(work, items)
         return

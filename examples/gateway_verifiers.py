@@ -1,6 +1,7 @@
 """Plays an environment of the package verifiers through the gateway of a run.
 
-It does not import hgpo_rllib and runs in a virtual environment of its own (docs/gateway.md):
+It does not import hgpo_rllib and runs in a virtual environment of its own (docs/gateway.md). Start
+it when the run prints that the gateway waits for clients:
 
 hgpo train verifiers_qwen1.5b
 verifiers-venv/bin/python examples/gateway_verifiers.py http://127.0.0.1:8100 64 \\

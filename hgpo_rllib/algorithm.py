@@ -1,4 +1,4 @@
-"""HGPO as an RLlib algorithm: `HGPOConfig().training(weight_alpha=1).build_algo().train()`."""
+"""HGPO as an RLlib algorithm: `HGPOConfig().training(model_path=…).build_algo().train()`."""
 
 import logging
 import time
@@ -272,12 +272,8 @@ class HGPO(Algorithm):
         stale = stale_rate(played.trajectories, self.env_runner.weights.version)
         if self.config.schedule == "one_step_off":
             self.env_runner.sample_ahead(self.config.groups_per_iteration)
-        with self._phase(LEARNER_UPDATE_TIMER, "update_s"):
-            if self.config.colocate:  # the probe below wakes the engines, with the new weights
-                self._server.sleep()
+        with self._phase(LEARNER_UPDATE_TIMER, "update_s"), self._learners_use_gpus():
             scored, statistics = self.learn(played.trajectories)
-            if self.config.colocate:
-                on_learners(self.learner_group, HGPOLearner.free_gpu_memory)
         self._seconds["update_s"] -= self._seconds["advantage_s"]
         with self._phase(SYNCH_WORKER_WEIGHTS_TIMER, "sync_s"):
             self.env_runner_group.sync_weights(
@@ -294,6 +290,16 @@ class HGPO(Algorithm):
             failures=played.failures,
         )
         self._seconds = {}
+
+    @contextmanager
+    def _learners_use_gpus(self) -> Iterator[None]:
+        """Let learners use the memory of colocated engines, which sleep until the next request."""
+        if self.config.colocate:
+            self._server.sleep()
+        yield
+        # Engines on parts of the same GPUs allocate memory for long prompts, and to start again.
+        if self.config.colocate or 0 < self.config.num_gpus_per_learner < 1:
+            on_learners(self.learner_group, HGPOLearner.free_gpu_memory)
 
     @contextmanager
     def _phase(self, timer: str, name: str) -> Iterator[None]:
@@ -319,9 +325,8 @@ class HGPO(Algorithm):
         settings = self.config.settings(AlgorithmSettings)
         teacher = None
         if settings.estimator in TEACHERS:
-            prompts = self.env_runner.teacher_prompts(trajectories)
-            teacher_rows = teacher_columns(columns, prompts)
-            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, teacher_rows)
+            shown = teacher_columns(columns, self.env_runner.teacher_prompts(trajectories))
+            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, shown)
         with self._phase("advantages", "advantage_s"):
             scored = score(trajectories, settings, values, teacher)
         group_results = diagnostics.summary(
@@ -333,8 +338,7 @@ class HGPO(Algorithm):
         self.metrics.aggregate([results], key=LEARNER_RESULTS)
         self.metrics.log_dict(group_results, key=(LEARNER_RESULTS, DEFAULT_MODULE_ID), window=1)
         reported = self.metrics.peek((LEARNER_RESULTS, DEFAULT_MODULE_ID))
-        update_results = {name: float(value) for name, value in reported.items() if name in METRICS}
-        return scored, group_results | update_results
+        return scored, group_results | {k: float(v) for k, v in reported.items() if k in METRICS}
 
     def _check_anchors(self, scored: ScoredTrajectories) -> None:
         """Log a warning, once, if comparisons by state are of no use to an estimator."""
@@ -355,20 +359,18 @@ class HGPO(Algorithm):
     def save_to_path(self, *args: Any, **kwargs: Any) -> str:
         self._saving = True
         try:
-            path: str = super().save_to_path(*args, **kwargs)
+            with self._learners_use_gpus():  # offloaded moments are loaded to be saved
+                path: str = super().save_to_path(*args, **kwargs)
+                check_healthy(self.learner_group)
         finally:
             self._saving = False
-        check_healthy(self.learner_group)
         return path
 
     @override(Algorithm)
     def restore_from_path(self, *args: Any, **kwargs: Any) -> None:
-        if self.config.colocate:  # torch holds the optimizer's moments twice while it loads them
-            self._server.sleep()
-        super().restore_from_path(*args, **kwargs)
-        check_healthy(self.learner_group)
-        if self.config.colocate:  # the next request wakes the engines
-            on_learners(self.learner_group, HGPOLearner.free_gpu_memory)
+        with self._learners_use_gpus():  # torch loads the optimizer's moments into a second copy
+            super().restore_from_path(*args, **kwargs)
+            check_healthy(self.learner_group)
 
     @override(Algorithm)
     def get_state(self, components=None, *, not_components=None, **kwargs: Any) -> StateDict:

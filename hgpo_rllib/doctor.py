@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import torch
+from ray._private.utils import get_cgroup_mem_stats
 
 from env_wrappers.errors import DataError, describe_error
 from hgpo_rllib.advantages.estimators import NEEDS_TOKEN_VALUES
@@ -97,6 +98,8 @@ def machine_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check
     for item in estimate.memory(config, model):
         sizes[item.where] += item.size * counts.get(item.process, 1)
     available = psutil.virtual_memory().available
+    used, limit = get_cgroup_mem_stats() or (0, available)  # of a container
+    available = min(available, limit - used)
     remedy = "lower the number of processes, or use LoRA"
     yield _room("host memory", available, sizes["host"], remedy)
     if SHARED_MEMORY.is_dir():

@@ -18,6 +18,6 @@ class IterationResult:
     """``rollout_wait_s``, ``rollout_s``, ``advantage_s``, ``update_s`` (excludes ``advantage_s``)
     and ``sync_s``."""
     stale_rate: float
-    """Share of responses that began under older weights than those before the update."""
+    """Share of responses whose first token was sampled with weights older than the latest."""
     failures: dict[str, int]
     """Failure counts, by the names in `hgpo_rllib.rollout.group.FAILURES`."""

@@ -116,6 +116,11 @@ def trial_demand(cluster: ClusterSettings, server: PolicyServerSettings) -> Dema
 
 def check_run(cluster: ClusterSettings, server: PolicyServerSettings, nodes: Nodes) -> None:
     """Raise ConfigError unless all processes fit the nodes; Ray would wait forever."""
+    if server.weight_transport == "ipc" and sum(bool(node.get("GPU")) for node in nodes) > 1:
+        raise ConfigError(
+            "policy_server.weight_transport=ipc: Ray could start learner and replica on different "
+            "nodes: use one node with GPUs, or policy_server.weight_transport=object_store"
+        )
     learner, replica = learner_resources(cluster, server), replica_resources(server)
     if server.colocate:
         _check_colocation(cluster, nodes)

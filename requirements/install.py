@@ -29,6 +29,7 @@ LOG = VENV / "install.log"
 SUPPORTED = ("3.11", "3.12")
 NEED_GB = {"cpu": 6, "gpu": 20}  # measured on a CPU: 3.6 GB; the GPU figure is an estimate
 COMPILERS = ("gcc", "g++", "make")
+SHELL_CHARACTERS = frozenset(" \t\n'\"\\$&;|<>()`")
 FROM_SOURCE = ("jericho", "fast-downward-textworld")
 PROBE = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
 HEADERS = """
@@ -101,6 +102,11 @@ def check_headers(python: str) -> None:
 
 def check_machine(backend: str) -> None:
     """Demand what building jericho and fast-downward-textworld takes, and space for a new .venv."""
+    if SHELL_CHARACTERS.intersection(str(ROOT)):  # Ray passes Python's path to a shell, unquoted
+        raise SetupError(
+            f"{ROOT}: Ray cannot start Python from a path with spaces, quotes, parentheses or "
+            "other special characters of a shell: move the repository to another folder"
+        )
     missing = [tool for tool in COMPILERS if shutil.which(tool) is None]
     if missing:
         raise SetupError(
@@ -126,9 +132,12 @@ def stamp_path(backend: str) -> Path:
 
 
 def is_complete(backend: str) -> bool:
-    """Tell whether setup is done for this lock and this place (a moved checkout is not)."""
+    """Tell whether setup is done for this lock and this place.
+
+    It is not in a moved checkout, or if the interpreter that .venv links to was removed.
+    """
     stamp = stamp_path(backend)
-    return stamp.is_file() and stamp.read_text() == str(ROOT)
+    return PYTHON.exists() and stamp.is_file() and stamp.read_text() == str(ROOT)
 
 
 def run_step(title: str, *command: str) -> None:
@@ -147,6 +156,12 @@ def run_step(title: str, *command: str) -> None:
         print(f"setup: {title}: done in {time.monotonic() - begin:.0f} s", flush=True)
         return
     output = LOG.read_bytes()[offset:].decode(errors="replace")
+    if "No matching distribution found for" in output and "connection broken by" in output:
+        raise SetupError(
+            "a package index cannot be reached: check the network, or set PIP_INDEX_URL and "
+            "PIP_EXTRA_INDEX_URL to mirrors",
+            code=1,
+        )
     if "No matching distribution found for torch==" in output and "+cpu" in output:
         raise SetupError(
             "the CPU build of torch is not on the configured package indexes: set "

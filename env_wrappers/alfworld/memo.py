@@ -45,7 +45,7 @@ def memo_enabled() -> bool:
     if textworld.__version__ != SUPPORTED_TEXTWORLD:
         warnings.warn(
             f"textworld {textworld.__version__} is not {SUPPORTED_TEXTWORLD}: "
-            "ALFWorld runs without its memo layer, 10 to 60 times slower",
+            "ALFWorld runs without its cache, many times slower",
             stacklevel=2,
         )
         return False

@@ -66,7 +66,7 @@ def find_plan(game: Path, seconds: float, trusted: bool = False) -> list[str]:
 
 
 def _search(game: Path, trusted: bool) -> list[str]:
-    os.environ[MEMO_VARIABLE] = "0"  # the memo layer skips the translation that the planner needs
+    os.environ[MEMO_VARIABLE] = "0"  # the cache skips the translation that the planner needs
     core = CachedPddlEnv()
     core.load(read_content(game), trusted)
     core.reset()

@@ -18,7 +18,7 @@ from env_wrappers.errors import DataError
 
 REMEDY = (
     "fetch the game again, or, if you trust who made it, allow it with env.options.trusted=true "
-    "(--trusted in `hgpo data`)"
+    "(--trusted in `hgpo data check`)"
 )
 
 # SHA-256 digests for the game files of ALFWorld's 0.4 releases. They differ from the files of the

@@ -2,11 +2,11 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from env_wrappers.datasets import MANIFEST
+from env_wrappers.datasets import MANIFEST, evenly
 from env_wrappers.errors import DataError
 from env_wrappers.files import file_hash, read_json
 from env_wrappers.webshop.catalogue import open_catalogue
@@ -95,7 +95,7 @@ def check_catalogue(
             "files again"
         )
     goals = {kind: GoalCheck(len(shop.goals), _splits(shop.goals)) for kind, shop in shops.items()}
-    chosen = [(k, goal) for k, shop in shops.items() for goal in _evenly(len(shop.goals), limit)]
+    chosen = [(k, goal) for k, shop in shops.items() for goal in evenly(len(shop.goals), limit)]
     for done, (kind, goal) in enumerate(chosen if replay else (), start=1):
         goals[kind].replayed.append(goal)
         why = why_missed(shops[kind], goal)
@@ -127,11 +127,6 @@ def why_missed(shop: Shop, goal: int) -> str | None:
         if session.ignored:
             return f"{action!r} did nothing"
     return None if score == 1.0 else f"buying {product.asin} earned {score:.3f}"
-
-
-def _evenly(count: int, limit: int | None) -> Sequence[int]:
-    number = count if limit is None else min(limit, count)
-    return [place * count // number for place in range(number)]
 
 
 def _splits(goals: GoalList) -> dict[str, int]:

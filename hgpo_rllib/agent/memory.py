@@ -43,7 +43,7 @@ class Turn:
     is_valid: bool = True
     """Whether the completion was well formed and ended before the token limit."""
     prompt: str | None = None
-    """Prompt as text, for models that are not queried with token ids."""
+    """Prompt as text, in evaluations only; training records `prompt_ids`."""
     prompt_ids: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
     prompt_truncated: bool = False
     """Whether the prompt was too long and was shortened."""

@@ -31,12 +31,7 @@ from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import PAGE, check_no_strategies, make_environment
 from hgpo_rllib.environments.spec import Progress
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.evaluation.protocol import (
-    HASH_LENGTH,
-    describe_model,
-    describe_template,
-    recording,
-)
+from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe_model, describe_template, recording
 from hgpo_rllib.jsonl import append_jsonl, read_jsonl, write_jsonl
 from hgpo_rllib.rollout.group import gather
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
@@ -44,6 +39,7 @@ from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.tasks import TaskOrder
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.run.cluster import ray_cluster
+from hgpo_rllib.run.job import check_is_kept
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 
 STEPS, BRANCHES, RESULT = "steps.pickle", "branches.jsonl", "result.json"
@@ -110,6 +106,7 @@ def bench_credit(
     protocol = describe(config, plan, check(config))
     name = f"{config.name}-{json_hash(protocol)[:HASH_LENGTH]}"
     folder = output or Path(OUTPUT) / name
+    check_is_kept("output", folder)
     with recording(folder, protocol):
         if not (folder / RESULT).is_file():
             play_missing(config, plan, folder, on_progress)

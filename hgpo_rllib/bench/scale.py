@@ -167,9 +167,9 @@ def measure_rollout(runner: MeasuredRunner, episodes: int) -> tuple[Row, list[Tr
     """Play `episodes` concurrent episodes after a few to warm up.
 
     Returns:
-        The trajectories, and steps per second; CPU milliseconds per step of all runners, in total,
-        of environments, of prompts, and of orchestration, which is the rest. It consists of the
-        event loop and of other threads, which are those of Ray and Serve.
+        The row: steps per second, and CPU milliseconds per step of all runners, in total, of
+        environments, of prompts, and of orchestration, which is the rest: the event loop, and the
+        threads of Ray and Serve. Then the trajectories.
     """
     play(runner, max(1, len(runner.actors)))
     before, start = usage(runner), time.perf_counter()

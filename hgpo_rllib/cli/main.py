@@ -69,7 +69,8 @@ def train(
         return
     # Lock the run before the imports below, which take seconds, to fail early if it is in use.
     with contextlib.nullcontext() if resume is None else locked(resume):
-        from hgpo_rllib.run.inputs import check_inputs, check_paths_are_kept
+        from hgpo_rllib.run.inputs import check_inputs
+        from hgpo_rllib.run.job import check_paths_are_kept
 
         check_paths_are_kept(settings, output=resume or Path(settings.output))
         check_inputs(settings)

@@ -12,6 +12,7 @@ from env_wrappers.files import json_hash, write_atomically
 from hgpo_rllib.cli.common import Overrides, RunFile
 from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.run.job import check_is_kept
 from hgpo_rllib.run.lock import locked
 
 if TYPE_CHECKING:
@@ -23,8 +24,7 @@ def sft(
     demonstrations: Annotated[
         Path,
         typer.Argument(
-            help="JSON lines or parquet with prompt and response, as of `hgpo data demos` and "
-            "`hgpo data export`"
+            help="JSON lines or parquet, as written by `hgpo data demos` or `hgpo data export`"
         ),
     ],
     output: Annotated[Path, typer.Argument(help="directory of the fine-tuned model to create")],
@@ -44,6 +44,7 @@ def sft(
         raise ConfigError("set model.model_path to the model to fine-tune, a directory or a name")
     if output.exists():
         raise ConfigError(f"{output} exists: name a new directory, or remove it")
+    check_is_kept("output", output)
     if not math.isfinite(lr):
         raise ConfigError(f"--lr {lr}: give a finite number")
     if batch_size % micro_batch_size:
@@ -67,7 +68,13 @@ def sft(
     checkpoints = output.with_name(f"{output.name}.partial")
     with locked(checkpoints):
         _check_same(checkpoints, [settings.model_dump(), numbers, [vars(d) for d in shown]])
-        result = fine_tune(settings, shown, output, checkpoints, *numbers, _print_log)
+        try:
+            result = fine_tune(settings, shown, output, checkpoints, *numbers, _print_log)
+        except KeyboardInterrupt:
+            typer.echo(
+                "interrupted; repeat the command to continue at the last checkpoint", err=True
+            )
+            raise
     shutil.rmtree(checkpoints)
     for name, value in result.items():
         typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")

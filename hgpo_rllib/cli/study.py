@@ -29,7 +29,7 @@ def run(
 
     path = find_study(study)
     settings = load_study(path)
-    from hgpo_rllib.run.inputs import check_paths_are_kept
+    from hgpo_rllib.run.job import check_paths_are_kept
     from hgpo_rllib.studies.records import load_records
     from hgpo_rllib.studies.run import is_committed, plan, run_study, study_folder
 

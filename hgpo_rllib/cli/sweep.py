@@ -67,7 +67,7 @@ def sweep(
         plan = make_sweep(config, overrides or [], axes, seeds or 1, scheduler)
         folder = new_folder(plan, output)
     check_trials(plan)
-    from hgpo_rllib.run.inputs import check_paths_are_kept
+    from hgpo_rllib.run.job import check_paths_are_kept
     from hgpo_rllib.run.sweep import run_sweep
 
     check_paths_are_kept(plan.trials[0].config, output=folder)

@@ -6,7 +6,7 @@ import random
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -284,6 +284,13 @@ class EnvironmentSpec:
     def players(self, settings: EnvSettings) -> Mapping[str, MakeExpert]:
         """Return scripted agents of `hgpo evaluate` and `hgpo data demos` by name."""
         return {}
+
+    def experts(self, settings: EnvSettings, **changes: Any) -> dict[str, MakeExpert]:
+        """Return the oracle, if there is one, with changes to its plans, and the `players`."""
+        found: dict[str, MakeExpert] = {}
+        if find_plan := self.oracle(settings):
+            found["oracle"] = lambda info, rng: PlanFollower(replace(find_plan(info), **changes))
+        return found | dict(self.players(settings))
 
     def data_generator(self, config: RunConfig) -> TaskGenerator | None:
         """Return the generator of the run's data; None if it has data or needs none."""

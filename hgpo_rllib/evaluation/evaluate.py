@@ -19,12 +19,7 @@ from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.evaluation.agents import model_agent_factory
 from hgpo_rllib.evaluation.models import EvaluatedModel
 from hgpo_rllib.evaluation.plan import Kind, Plan, PlannedEpisode, full_plan, released_plan
-from hgpo_rllib.evaluation.protocol import (
-    HASH_LENGTH,
-    describe,
-    describe_agent,
-    recording,
-)
+from hgpo_rllib.evaluation.protocol import HASH_LENGTH, describe, describe_agent, recording
 from hgpo_rllib.evaluation.scripted import scripted_agent_factory
 from hgpo_rllib.evaluation.statistics import results
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row, append_jsonl, write_jsonl
@@ -34,6 +29,7 @@ from hgpo_rllib.rollout.environments import EnvPool, EnvThread
 from hgpo_rllib.rollout.group import FAILURES, GroupPlayer, gather, play_in_pool
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.run.changes import git_commit
+from hgpo_rllib.run.job import check_is_kept
 
 OUTPUT = "evaluations"
 """Parent of output directories that are named by the protocol."""
@@ -94,6 +90,7 @@ def evaluate(
         hashed = json_hash(protocol)
         name = f"{spec.name}-{request.split}-{request.agent}-{hashed[:HASH_LENGTH]}"
         path = request.output or Path(OUTPUT) / name
+        check_is_kept("output", path)
         with recording(path, protocol):
             if (path / SUMMARY).is_file():
                 return EvaluationResult(path, read_object(path / SUMMARY), 0)

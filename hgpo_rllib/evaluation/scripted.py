@@ -7,7 +7,6 @@ import random
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +16,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.spaces import ANY_SEARCH
 from hgpo_rllib.agent import Agent, AgentFactory, Turn
 from hgpo_rllib.environments import find_environment
-from hgpo_rllib.environments.spec import Expert, PlanFollower
+from hgpo_rllib.environments.spec import Expert
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action
 from hgpo_rllib.settings.env import EnvSettings
@@ -35,11 +34,9 @@ def scripted_agent_factory(name: str, settings: EnvSettings) -> AgentFactory:
         return RandomAgent
     if name == "human":
         return functools.partial(HumanAgent, make_console())
-    environment = find_environment(settings.env_id)
-    find_plan, players = environment.oracle(settings), dict(environment.players(settings))
-    if find_plan is not None:  # only players have thoughts in the records of episodes
-        players["oracle"] = lambda info, rng: PlanFollower(replace(find_plan(info), thoughts=()))
-    return functools.partial(ExpertAgent, players[name])
+    # Only players have thoughts in the records of episodes.
+    experts = find_environment(settings.env_id).experts(settings, thoughts=())
+    return functools.partial(ExpertAgent, experts[name])
 
 
 @contextlib.contextmanager

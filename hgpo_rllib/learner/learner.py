@@ -2,9 +2,9 @@
 
 import logging
 import math
-import os
 from typing import Any
 
+import joblib
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -63,7 +63,7 @@ class HGPOLearner(TorchLearner):
         else:
             # A learner on a GPU reserves no CPU. Ray then limits it to one thread, which is slow
             # at converting the weights for the engines.
-            threads = len(os.sched_getaffinity(0)) // learners_on_node(self.config.num_learners)
+            threads = joblib.cpu_count() // learners_on_node(self.config.num_learners)
             torch.set_num_threads(max(1, threads))
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)

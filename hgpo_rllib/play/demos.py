@@ -6,26 +6,25 @@ import itertools
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import gymnasium
 
-from env_wrappers.datasets import new_file
+from env_wrappers.datasets import evenly, new_file
 from env_wrappers.errors import DataError
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import Info, MakeExpert, PlanFollower
+from hgpo_rllib.environments.spec import MakeExpert
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.env import EnvSettings
 from hgpo_rllib.warmstart.demonstrations import play
 
 FORMAT = "hgpo-demo-1"
-ORACLE = "oracle"
 
 
 @dataclass(frozen=True)
@@ -67,8 +66,7 @@ def write_demos(
     env = config.env
     playing = _environment(env.model_dump_json())
     games = find_environment(env.env_id).games(playing, env, env.train_split)
-    count = len(games.names) if limit is None else min(limit, len(games.names))
-    tasks = [index * len(games.names) // count for index in range(count)]
+    tasks = evenly(len(games.names), limit)
     work = [(task, games.names[task], repeat) for task in tasks for repeat in range(repeats)]
     demonstrate = functools.partial(_demonstrate, config, expert, seed)
     demos: list[Demo] = []
@@ -88,14 +86,7 @@ def find_expert(name: str, settings: EnvSettings) -> MakeExpert:
     Raises:
         ConfigError: the environment has no such expert.
     """
-    environment = find_environment(settings.env_id)
-    experts = dict(environment.players(settings))
-    if find_plan := environment.oracle(settings):
-
-        def follow_oracle(info: Info, rng: random.Random) -> PlanFollower:
-            return PlanFollower(replace(find_plan(info), fallback=None))
-
-        experts = {ORACLE: follow_oracle, **experts}
+    experts = find_environment(settings.env_id).experts(settings, fallback=None)
     if name not in experts:
         known = ", ".join(experts) or "none"
         raise ConfigError(f"--expert: unknown {name!r}, choose from {known}")

@@ -45,8 +45,8 @@ class PolicyReplica(VersionedEngine):
     """Run an engine in a Serve replica.
 
     A replica exits when its engine has exited or failed in a weight update. Serve detects the exit
-    at once and starts a new replica. It also replaces a replica whose engine hangs: after three
-    health checks without a reply.
+    within two seconds and starts a new replica. It also replaces a replica whose engine hangs:
+    after three health checks without a reply.
     """
 
     def __init__(

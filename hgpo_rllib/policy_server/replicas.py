@@ -143,7 +143,7 @@ async def _answer(
 def running_replicas(app: str) -> int:
     """Return the number of running replicas of the application, as known to Serve.
 
-    Serve detects a dead process at once, a dead node after about 15 seconds.
+    Serve detects a dead process within two seconds, a dead node after about 15 seconds.
     """
     try:
         application = serve.status().applications.get(app)

@@ -27,8 +27,9 @@ FAILURES = (
     "replaced_groups",
 )
 """Failure counts of a rollout: failed attempts by cause, members discarded after `max_attempts`
-failed attempts, and groups discarded because fewer than two members were left, because a response
-was sampled with weights that are too old, or because all returns were equal."""
+failed attempts, and groups discarded because fewer than two members (none, in groups of one) were
+left, because a response was sampled with weights that are too old, or because all returns were
+equal."""
 T = TypeVar("T")
 
 

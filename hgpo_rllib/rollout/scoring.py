@@ -258,7 +258,7 @@ def _nll(logps: Sequence[NDArray[Any]]) -> NDArray[np.float64] | None:
 
 
 def stale_rate(trajectories: Sequence[Trajectory], current: str) -> float:
-    """Return the share of responses that began under older weights than version `current`."""
+    """Return the share of responses whose first token is of an older version than `current`."""
     versions = [row.response.oldest_version for row in response_rows(trajectories)]
     return sum(version != current for version in versions) / len(versions)
 

@@ -30,7 +30,7 @@ def load_policy_config(checkpoint: str, overrides: list[str]) -> RunConfig:
     if run_file == model / "config.yaml":
         model = RunDirectory(model).checkpoint
     if run_file is not None and not model.is_dir():
-        raise ConfigError(f"{checkpoint} holds no checkpoint (its first was not written)")
+        raise ConfigError(f"{checkpoint} holds no checkpoint: none has been written yet")
     if (model / MANIFEST).exists():  # only runs write one
         _check_intact(model)
     given = checkpoint if model == Path(checkpoint) else str(model)

@@ -1,5 +1,6 @@
 """Start Ray and Serve for one command on the loopback address, and always stop them."""
 
+import errno
 import logging
 import os
 import secrets
@@ -114,7 +115,8 @@ def _start_ray(dashboard_port: int | None, folder: Path) -> None:
                 _temp_dir=str(folder),
             )
     except Exception as error:
-        raise RunStoppedError(f"Ray did not start: {one_line(error)}") from error
+        short = ": set RAY_TMPDIR to a folder with a shorter path" * ("AF_UNIX" in str(error))
+        raise RunStoppedError(f"Ray did not start: {one_line(error)}{short}") from error
 
 
 def protect_token() -> None:
@@ -189,8 +191,14 @@ def ray_processes() -> dict[int, str]:
 @contextmanager
 def on_exit_of(processes: Mapping[int, str], call: Callable[[str], None]) -> Iterator[None]:
     """Call `call`, in a thread, with the name of the first process that exits in the block."""
+    try:
+        watched = {os.pidfd_open(process): name for process, name in processes.items()}
+    except OSError as error:
+        if error.errno != errno.ENOSYS:  # Linux before 5.3
+            raise
+        yield
+        return
     leave = os.eventfd(0)
-    watched = {os.pidfd_open(process): name for process, name in processes.items()}
 
     def watch() -> None:
         descriptor, *_ = wait([leave, *watched])

@@ -63,7 +63,7 @@ class RunDirectory:
         if not (path / "config.yaml").is_file():
             raise ConfigError(f"--resume: {path} is not a run directory (it holds no config.yaml)")
         if not self.has_state():
-            raise ConfigError(f"--resume: {path} holds no checkpoint (its first was not written)")
+            raise ConfigError(f"--resume: {path} holds no checkpoint: none has been written yet")
         return load_config(path / "config.yaml", [])
 
     def has_state(self) -> bool:

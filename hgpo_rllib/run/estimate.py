@@ -156,6 +156,11 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     if config.learner.shard_parameters:
         whole = model.parameters * LEARNER_BYTES
         items.append(MemoryItem(f"first {LEARNER}", "host", "whole weights, float32", whole))
+    if config.cluster.learner_gpus:  # whole weights, counted above, are those of a checkpoint too
+        sharded = config.learner.shard_parameters
+        what = ("moments" if sharded else "weights and moments") + " of a checkpoint, float32"
+        size = (2 if sharded else 3) * _trained_bytes(config, model)
+        items.append(MemoryItem(f"first {LEARNER}", "host", what, size))
     return items
 
 

@@ -18,8 +18,6 @@ from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.run.trackers import check_trackers
 
 LOOPBACK = "127.0.0.1"
-JOB_FOLDERS = "working_dir_files"
-"""Folder in which Ray unpacks the uploaded files of a job, on each node that the job uses."""
 WEIGHTS = ("*.safetensors", "*.bin")
 MODEL_FILES = (
     "config.json",
@@ -158,19 +156,3 @@ def check_dashboard_port(config: RunConfig) -> None:
         raise ConfigError(
             f"cluster.dashboard_port: port {port} is in use; choose another, or null for none"
         ) from error
-
-
-def check_paths_are_kept(config: RunConfig, **folders: Path) -> None:
-    """Raise ConfigError if results, in `folders`, or data would be written to a job's folder."""
-    if JOB_FOLDERS not in Path.cwd().parts:
-        return
-    parts = find_environment(config.env.env_id).parts(config).values()
-    generated = any(find_environment(p.env.env_id).data_generator(p) for p in parts)
-    if generated or config.model.model_path is None:
-        folders["cache"] = Path(config.cache)
-    for setting, path in folders.items():
-        if not path.is_absolute():
-            raise ConfigError(
-                f"{setting}: {path} is in the folder of this job, which Ray deletes: "
-                "give an absolute path that is kept, see docs/jobs.md"
-            )

@@ -9,6 +9,8 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import joblib
+import torch
 from transformers.utils import logging as transformers_logging
 
 from env_wrappers.files import write_json
@@ -104,6 +106,8 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
 
     It turns off the warnings and progress bars of transformers, which `console` replaces.
     """
+    # torch counts the CPUs of the machine, also in a container that may use only some.
+    torch.set_num_threads(min(torch.get_num_threads(), joblib.cpu_count()))
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
 

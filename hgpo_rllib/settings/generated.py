@@ -91,6 +91,6 @@ class WarmStartSettings(Section):
     lr: float = Field(3e-3, gt=0)
     """Peak learning rate of demonstrations. It decays linearly."""
     prompt_loss: float = Field(1.0, ge=0)
-    """Weight of the mean loss of prompt tokens, beside that of response tokens."""
+    """Weight of the mean loss of prompt tokens, which is added to that of response tokens."""
     seed: Seed = 0
     """Seed of demonstrations, initial weights and batches."""

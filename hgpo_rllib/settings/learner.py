@@ -89,7 +89,7 @@ class LearnerSettings(Section):
     """Multiply the policy loss by the importance weight, truncated at this value (usual: 2).
     null: no weighting. Requires old_logp=recomputed."""
     importance_mask: tuple[Bound, Bound] | None = None
-    """Exclude tokens from the policy loss whose importance weight is outside [low, high].
+    """Exclude tokens whose importance weight is outside [low, high] from the policy loss.
     Averages still count them. null: no mask. Requires old_logp=recomputed."""
     critic: CriticKind = "none"
     """Critic for the estimators `ppo`, `ppo_tokens`, `vetta` and `hiper`, trained in the same

@@ -27,9 +27,9 @@ class RolloutSettings(Section):
     an iteration takes the groups that finish first."""
     max_staleness: int = Field(1, ge=0)
     """With `schedule=asynchronous`, the maximum number of updates between the weights that sampled
-    a response and those that it updates. Groups with older responses are discarded. 0: synchronous.
-    In a run file, unless the learner's `old_logp`, `importance_cap` or `importance_mask` is set, a
-    value above 0 sets `old_logp=recomputed` and `importance_cap=2`."""
+    a response and those that are trained on it. Groups with older responses are discarded.
+    0: synchronous. In a run file, unless the learner's `old_logp`, `importance_cap` or
+    `importance_mask` is set, a value above 0 sets `old_logp=recomputed` and `importance_cap=2`."""
     max_replaced_groups: int = Field(0, ge=0)
     """Dynamic sampling (DAPO, arXiv 2503.14476): the maximum number of groups per iteration that
     are not used because the returns of all members are equal. Groups of the next tasks are played

@@ -71,6 +71,12 @@ class Results:
         return len(self.records) == self.study.size
 
     @property
+    def has_verdicts(self) -> bool:
+        """Whether all trials of the claims' arms have finished."""
+        arms = {arm for claim in self.study.analysis.claims for arm in claim.arms}
+        return all(len(self.seeds(arm)) == len(self.study.seeds) for arm in arms)
+
+    @property
     def arms(self) -> list[str]:
         """Arms with finished trials."""
         return [arm for arm in self.study.arms if self.seeds(arm)]
@@ -180,7 +186,7 @@ def baseline_rows(results: Results) -> list[Row]:
 
 
 def claim_rows(results: Results) -> list[Row]:
-    """Return the claims with their differences; of a complete study also p-values and verdicts.
+    """Return the claims with their differences and, if all their trials have finished, verdicts.
 
     p-values hold for a number of seeds that was fixed before the first trial: if one looks after
     each trial, the smallest is far too often below 0.05.
@@ -196,9 +202,9 @@ def claim_rows(results: Results) -> list[Row]:
             "measure": claim.measure,
             "pairs": str(difference.seeds),
             "A − B (points)": points(difference),
-            "p": p_value(difference.p_value) if results.is_complete else "",
-            "p, corrected": p_value(p) if results.is_complete else "",
-            "verdict": f"**{st.verdict(difference, p)}**" if results.is_complete else "incomplete",
+            "p": p_value(difference.p_value) if results.has_verdicts else "",
+            "p, corrected": p_value(p) if results.has_verdicts else "",
+            "verdict": f"**{st.verdict(difference, p)}**" if results.has_verdicts else "incomplete",
         }
         for claim, difference, p in zip(claims, found, corrected, strict=True)
     ]

@@ -85,7 +85,10 @@ def write_report(docs: Path, folder: Path | None = None, name: str | None = None
     """
     studies = load_studies(docs, folder)
     if name is not None and name not in studies:
-        raise ConfigError(f"no study {name}; available: {', '.join(studies)}")
+        raise ConfigError(
+            f"no study {name} in {folder or STUDIES} (see --studies); available: "
+            + ", ".join(studies)
+        )
     docs.mkdir(parents=True, exist_ok=True)
     written = [write_atomically(docs / PAGE, render(studies))]
     for study, results in studies.items():
@@ -106,12 +109,12 @@ def render(studies: Mapping[str, Results]) -> str:
 
 
 def _verdicts(studies: Iterable[Results]) -> str | None:
-    """Return a table of the claims of all complete studies, or None if there are none."""
+    """Return a table of the claims that have verdicts, or None if there are none."""
     rows = [
         {"study": f"[{results.study.title}](#{anchor(results.study.title)})"}
         | {key: row[key] for key in ("claim", "measure", "A − B (points)", "verdict")}
         for results in studies
-        if results.is_complete
+        if results.has_verdicts
         for row in claim_rows(results)
     ]
     return _table(rows) if rows else None

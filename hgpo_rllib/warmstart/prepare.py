@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from env_wrappers.datasets import new_directory, partial_directory
+from env_wrappers.datasets import evenly, new_directory, partial_directory
 from env_wrappers.files import json_hash, sync_folder
 from env_wrappers.processes import map_in_processes
 from hgpo_rllib.agent.templates import load_template
@@ -104,9 +104,7 @@ def _demonstrate(
             options = {"data": str(data)} | generated.demonstration_options(config)
         else:
             games = _train_games(config)
-            total, count = len(games.names), min(warm.games, len(games.names))
-            seeds = (number * total // count for number in range(count))
-            tasks = [(seed, games.names[seed]) for seed in seeds]
+            tasks = [(seed, games.names[seed]) for seed in evenly(len(games.names), warm.games)]
             given = {"data": config.env.data, "split": config.env.train_split}
             options = config.env.options | given
         demonstrate = functools.partial(

@@ -51,10 +51,11 @@ def settings_of(config: RunConfig) -> HGPOConfig:
 
 
 def build(config: RunConfig, iterations: int = 0) -> None:
-    """Start all processes of a run and train for some iterations."""
+    """Start all processes of a run, and train for some iterations with a checkpoint after each."""
     algorithm = settings_of(config).build_algo()
     for _ in range(iterations):
         algorithm.train()
+        algorithm.save_to_path(str(Path(os.environ[EVENTS_VARIABLE]).parent / "checkpoint"))
     algorithm.stop()
     record_event("end")
     all_gpus = ray.cluster_resources()["GPU"]

@@ -1,4 +1,4 @@
-"""A learner that records its start and its updates, on a simulated GPU."""
+"""A learner that records its start, updates and checkpoints, on a simulated GPU."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ torch_learner.get_device = lambda *_: torch.device("cpu")
 
 
 class RecordingLearner(HGPOLearner):
-    """A learner that records its start and its updates."""
+    """A learner that records its start, updates and checkpoints."""
 
     def build(self) -> None:
         """See `Learner`."""
@@ -29,3 +29,7 @@ class RecordingLearner(HGPOLearner):
         result = super()._update(*args, **kwargs)
         record_event("update")
         return result
+
+    def _get_optimizer_state(self) -> Any:
+        record_event("save")
+        return super()._get_optimizer_state()

@@ -83,8 +83,9 @@ def test_learners_share_their_gpus_with_replicas(events: Events, case: str, coun
     assert learners == replicas
 
 
-def test_colocated_engines_sleep_during_the_update(events: Events) -> None:
-    """Engines wake when the new weights are published, and load them."""
+def test_colocated_engines_sleep_while_learners_need_gpu_memory(events: Events) -> None:
+    """They sleep during the update and a checkpoint, and wake to load published weights."""
     names = [event["event"] for event in events("one GPU colocated")]
     first = names.index("sleep")
-    assert names[first:] == ["sleep", "update", "publish", "wake", "load", "end"]
+    update = ["sleep", "update", "publish", "wake", "load"]
+    assert names[first:] == [*update, "sleep", "save", "end"]

@@ -21,11 +21,7 @@ from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.data_parallel import rank as rank_now
 from hgpo_rllib.models import load_model
 from tests.processes import free_port
-from tests.unit.learner.learner_reference import (
-    build_learner,
-    make_columns,
-    save_tiny_model,
-)
+from tests.unit.learner.learner_reference import build_learner, make_columns, save_tiny_model
 
 pytestmark = pytest.mark.integration
 LEARNERS = 2

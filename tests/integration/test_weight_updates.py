@@ -19,13 +19,7 @@ from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server import deployment, object_store
 from hgpo_rllib.policy_server import server as server_module
 from hgpo_rllib.policy_server.publisher import WeightPublisher
-from hgpo_rllib.policy_server.types import (
-    STARTING_WEIGHTS,
-    Generation,
-    Prompt,
-    Sampling,
-    WeightTag,
-)
+from hgpo_rllib.policy_server.types import STARTING_WEIGHTS, Generation, Prompt, Sampling, WeightTag
 from hgpo_rllib.settings.policy_server import UpdateMode
 from tests.integration.weights import reference_logp
 from tests.processes import wait_until

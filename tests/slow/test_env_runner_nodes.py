@@ -16,15 +16,7 @@ import pytest
 from tests.integration.conftest import arguments, overrides, run_config
 from tests.integration.runs import rows
 from tests.processes import Command, wait_until
-from tests.slow.test_two_nodes import (
-    HEAD,
-    REPLICA,
-    ROLLOUT,
-    SECOND_ROLLOUT,
-    Node,
-    Run,
-    start_node,
-)
+from tests.slow.test_two_nodes import HEAD, REPLICA, ROLLOUT, SECOND_ROLLOUT, Node, Run, start_node
 
 __all__ = ["arguments", "overrides", "run_config", "start_node"]  # fixtures
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]

@@ -89,7 +89,7 @@ def test_the_nodes_of_a_cluster_are_not_this_machine(monkeypatch: pytest.MonkeyP
 
 def test_too_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of 1.5 billion parameters is reported to exceed 8 GiB of host memory."""
-    free: Any = SimpleNamespace(available=8 * GIB)
+    free: Any = SimpleNamespace(available=8 * GIB, total=8 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: free)
     on_cpu = ["cluster.num_learners=0", "cluster.learner_gpus=0", "policy_server.replica_gpus=0"]
     found = problems(qwen(*on_cpu))

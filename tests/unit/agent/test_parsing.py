@@ -3,12 +3,7 @@
 import pytest
 
 from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
-from hgpo_rllib.agent.parsing import (
-    ParsedAction,
-    find_thought,
-    is_admissible,
-    parse_completion,
-)
+from hgpo_rllib.agent.parsing import ParsedAction, find_thought, is_admissible, parse_completion
 from hgpo_rllib.agent.templates import thought
 
 

@@ -125,8 +125,16 @@ def test_full_disk_is_refused(install: ModuleType, monkeypatch: pytest.MonkeyPat
         install.check_machine("cpu")
 
 
+def fake_interpreter(checkout: Path) -> Path:
+    """Create the file .venv/bin/python."""
+    python = checkout / ".venv/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch()
+    return python
+
+
 def test_complete_setup_is_left_alone(checkout: Path, install: ModuleType, tmp_path: Path) -> None:
-    (checkout / ".venv").mkdir()
+    fake_interpreter(checkout)
     install.stamp_path("cpu").write_text(str(checkout))
     empty_path = fake_tools(tmp_path / "bin")  # any real work would miss the compilers
     assert run_setup(checkout, empty_path).returncode == 0
@@ -134,8 +142,28 @@ def test_complete_setup_is_left_alone(checkout: Path, install: ModuleType, tmp_p
     assert run_setup(checkout, empty_path).returncode == 2
 
 
+def test_removed_interpreter_is_not_complete(checkout: Path, install: ModuleType) -> None:
+    python = fake_interpreter(checkout)
+    install.stamp_path("cpu").write_text(str(checkout))
+    assert install.is_complete("cpu")
+    python.unlink()
+    python.symlink_to("/usr/bin/no-such-python")
+    assert not install.is_complete("cpu")
+
+
+@pytest.mark.parametrize("name", ["my project", "hgpo (1)", "it's"])
+def test_paths_that_a_shell_splits(name: str, checkout: Path, tmp_path: Path) -> None:
+    """Ray's workers would not start."""
+    moved = checkout.rename(checkout.with_name(name))
+    tools = fake_tools(tmp_path / "bin", gcc="", **{"g++": "", "make": ""})
+    result = run_setup(moved, tools)
+    assert result.returncode == 2
+    assert "move the repository to another folder" in result.stderr
+    assert not (moved / ".venv").exists()
+
+
 def test_moved_checkout_is_not_complete(checkout: Path, install: ModuleType) -> None:
-    (checkout / ".venv").mkdir()
+    fake_interpreter(checkout)
     install.stamp_path("cpu").write_text(str(checkout))
     assert install.is_complete("cpu")
     install.stamp_path("cpu").write_text("/elsewhere")
@@ -171,6 +199,18 @@ def test_missing_cpu_build_of_torch_names_the_remedy(install: ModuleType, checko
     with pytest.raises(install.SetupError, match="PIP_EXTRA_INDEX_URL") as failure:
         install.run_step("torch", sys.executable, "-c", f"import sys; sys.exit({message!r})")
     assert failure.value.code == 2
+
+
+def test_unreachable_index(install: ModuleType, checkout: Path) -> None:
+    """Without a network, the message does not name a missing build of torch."""
+    (checkout / ".venv").mkdir()
+    message = (
+        "WARNING: Retrying (Retry(total=4)) after connection broken by 'NewConnectionError'\n"
+        "ERROR: No matching distribution found for torch==2.13.0+cpu"
+    )
+    with pytest.raises(install.SetupError, match="check the network") as failure:
+        install.run_step("torch", sys.executable, "-c", f"import sys; sys.exit({message!r})")
+    assert failure.value.code == 1
 
 
 def test_locks_pin_what_setup_installs_first(install: ModuleType) -> None:

@@ -182,6 +182,10 @@ def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunCon
         (run(1, 2, replica_gpus=1, num_replicas=2, colocate=True), [{"CPU": 2, "GPU": 4}]),
         (run(1, 1, replica_gpus=1, colocate=True), [{"CPU": 2, "GPU": 1}, {"CPU": 2, "GPU": 1}]),
         (run(1, 1, replica_gpus=1, colocate=True).without_learners(), [{"CPU": 1, "GPU": 1}]),
+        (
+            run(0.5, 1, replica_gpus=0.5, weight_transport="ipc"),
+            [{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 0}],
+        ),
     ],
 )
 def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -> None:
@@ -214,6 +218,11 @@ def test_what_the_nodes_hold_is_accepted(config: RunConfig, nodes: list[dict]) -
             run(1, 2, replica_gpus=1, num_replicas=2, colocate=True),
             [{"CPU": 9, "GPU": 1}],
             ["1 GPU and 1 CPU each", "holds 1"],
+        ),
+        (
+            run(0.5, 1, replica_gpus=0.5, weight_transport="ipc"),
+            [{"CPU": 9, "GPU": 1}, {"CPU": 9, "GPU": 1}],
+            ["weight_transport=ipc", "use one node with GPUs"],
         ),
         # On the node with a spare GPU, Ray could assign it to both replicas.
         (

@@ -135,6 +135,7 @@ class TestMemory:
         assert {i.process for i in estimate.memory(config, TINY)} == {
             estimate.LEARNER,
             estimate.REPLICA,
+            "first learner",
             "checkpoint",
         }
         assert sum(sizes(config, TINY, "checkpoint").values()) == 4 * TINY.parameters
@@ -164,7 +165,13 @@ def test_several_learners() -> None:
     parts = sizes(sharded, TINY, estimate.LEARNER)
     for what in ("weights, float32", "AdamW's two moments, float32"):
         assert parts[what] == whole[what] / 2
-    assert sizes(sharded, TINY, "first learner") == {"whole weights, float32": 4 * TINY.parameters}
+    saved = {"moments of a checkpoint, float32": 8 * TINY.parameters}
+    assert sizes(sharded, TINY, "first learner") == saved | {
+        "whole weights, float32": 4 * TINY.parameters
+    }
+    saved = {"weights and moments of a checkpoint, float32": 12 * TINY.parameters}
+    assert sizes(run(cluster=cluster), TINY, "first learner") == saved
+    assert sizes(run(cluster={"num_learners": 2}), TINY, "first learner") == {}
 
 
 def test_adapters() -> None:

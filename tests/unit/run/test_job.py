@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 from hgpo_rllib.cli.main import app
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError
-from hgpo_rllib.run.inputs import JOB_FOLDERS, check_paths_are_kept
+from hgpo_rllib.run.job import JOB_FOLDERS, check_paths_are_kept
 from tests.paths import ROOT
 
+POCKET = str(ROOT / "tuned_examples" / "alfworld_pocket.yaml")
 CODE = ("hgpo_rllib", "env_wrappers", "tuned_examples")
 DATA = (
     "data/alfworld/json_2.1.1/train/task/game.tw-pddl",
@@ -108,7 +109,16 @@ def test_a_job_writes_to_absolute_paths(tmp_path: Path, monkeypatch: pytest.Monk
     check_paths_are_kept(unused, output=Path("/out"))
 
 
-@pytest.mark.parametrize("command", [["train"], ["sweep", "--grid", "algorithm.weight_alpha=0,1"]])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["train", POCKET, "cache=/cache"],
+        ["sweep", POCKET, "cache=/cache", "--grid", "algorithm.weight_alpha=0,1"],
+        ["sft", POCKET, "steps.jsonl", "output", "model.model_path=/model"],
+        ["evaluate", "--agent", "oracle", "--env", "textcraft"],
+    ],
+    ids=lambda command: command[0],
+)
 def test_the_commands_refuse_to_lose_results(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +126,8 @@ def test_the_commands_refuse_to_lose_results(
     job = tmp_path / JOB_FOLDERS / "_ray_pkg_0a1b"
     job.mkdir(parents=True)
     monkeypatch.chdir(job)
-    name, *options = command
-    config = str(ROOT / "tuned_examples" / "alfworld_pocket.yaml")
-    done = CliRunner().invoke(app, [name, config, "cache=/cache", *options])
+    done = CliRunner().invoke(app, command)
     assert isinstance(done.exception, ConfigError), done.output
     assert "output: " in str(done.exception)
+    assert "is in the folder of this job" in str(done.exception)
     assert not list(job.iterdir())

@@ -243,6 +243,17 @@ class TestReport:
         assert claims
         assert "## Verdicts" not in text
 
+    def test_arms_without_claims(self, tmp_path: Path) -> None:
+        """Claims have verdicts as soon as the trials of their arms have finished."""
+        study = parse_study(changed(analysis={"claims": CONTENT["analysis"]["claims"][:2]}), "arms")
+        finish(study, tmp_path, ALL | {"other": 3})
+        records = load_records("arms", study, tmp_path)
+        text = render({"arms": Results(study, records)})
+        assert "incomplete: 11 of 12 trials have finished" in text
+        assert text.count("**holds here**") == 2, "in the section, and in the table of all studies"
+        fewer = [r for r in records if (r.arm, r.seed) != ("bad", 1)]
+        assert "## Verdicts" not in render({"arms": Results(study, fewer)})
+
     def test_the_same_bytes_again(self, finished: Results, tmp_path: Path) -> None:
         """The page does not depend on the order of the records, nor on writing and reading them."""
         docs = tmp_path / "docs"
