@@ -189,7 +189,7 @@ PANELS = (
     _panel("mismatch", "Cut weights (tokens)",
         Metric("importance_cut_fraction", "ratio", "token mean",
             "tokens whose importance weight was truncated or masked")),
-    _panel("mismatch", "Responses sampled with older weights",
+    _panel("mismatch", "Stale responses",
         Metric("stale_rate", "ratio", "step mean",
             "responses whose first token was sampled with weights older than the latest before the "
             "update; 0 in the synchronous schedule"), full_range=True),
