@@ -290,7 +290,7 @@ def hgpo_loss(
 
 
 def train(model_path: Path, data: Path, iterations: int, seed: int) -> None:
-    """Train and print one line per iteration."""
+    """Train and print one line per iteration; its KL is that of the last mini-batch."""
     s = Settings()
     torch.manual_seed(seed)
     # AutoTokenizer would rebuild a Qwen2 tokenizer from the vocabulary and drop the pre-tokenizer;

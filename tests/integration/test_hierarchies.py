@@ -68,5 +68,6 @@ def test_subgoals_are_trained(run_config: RunConfig) -> None:
         assert scored.token_advantage is not None
         assert scored.token_advantage.any()
         assert {"action"} <= {s.role for t in scored.trajectories for u in t.turns for s in u.spans}
+        assert algorithm.learner_group._learner.policy.scorer.critic.head.out_features == 3
     finally:
         algorithm.stop()

@@ -210,9 +210,10 @@ def test_failed_branches_are_repeated_or_stop_the_command(table: Table) -> None:
             raise RequestFailedError("too long")
 
     table.fault = once
-    v, _ = table.values(AgentState(3, []), [], 4)
-    assert failed
-    assert v.variance >= 0
+    table.values(AgentState(3, []), [], 4)
+    (refused,) = failed
+    firsts = [prompt for prompt in table.asked if prompt.token_ids == refused.token_ids]
+    assert len(firsts) == len({prompt.seed for prompt in firsts}) == 4 + 1, "it is asked again"
 
     def always(prompt: Prompt) -> None:
         raise RequestFailedError("too long")

@@ -195,6 +195,7 @@ def test_ppo_plays_as_many_episodes_of_as_many_tasks(env: str) -> None:
     assert (config.rollout.groups_per_iteration, config.rollout.group_size) == (128, 1)
     assert base.rollout.groups_per_iteration * base.rollout.group_size == 128
     assert (config.algorithm.estimator, config.learner.critic_lr) == ("ppo", 1e-5)
+    assert config.algorithm.normalize == "mean_std", "released PPO normalizes on both"
 
 
 @pytest.mark.parametrize(

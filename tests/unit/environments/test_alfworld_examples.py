@@ -68,14 +68,18 @@ def test_strategies_ask_for_the_other_object_too() -> None:
     example = prompt, "<think>mug: find it</think><action>go to bed 1</action>"
     rng = random.Random(0)
     others = [example] * 20
-    for new in ask_for_other_objects([*others, ("x take fork 1 from bed 1", "")], rng):
-        if new is not None:
-            kind = new[1].removeprefix("<think>").split()[0].rstrip(":")
-            assert kind in ("pen", "fork")
-            lines = new[0].split("\n")
-            assert lines[0] == f"Strategy: {kind}: find it in bed, put it in desk"
-            assert lines[1] == lines[-1] == f"Task: put a {kind} in desk."
-            assert (kind == "pen") == (take in new[1])
+    *changed, unchanged = ask_for_other_objects([*others, ("x take fork 1 from bed 1", "")], rng)
+    assert unchanged is None
+    kinds = set()
+    for new in changed:
+        assert new is not None
+        kind = new[1].removeprefix("<think>").split()[0].rstrip(":")
+        kinds.add(kind)
+        lines = new[0].split("\n")
+        assert lines[0] == f"Strategy: {kind}: find it in bed, put it in desk"
+        assert lines[1] == lines[-1] == f"Task: put a {kind} in desk."
+        assert (kind == "pen") == (take in new[1])
+    assert kinds == {"pen", "fork"}
 
 
 def test_all_known_objects_can_be_taken() -> None:

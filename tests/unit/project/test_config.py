@@ -16,9 +16,6 @@ from hgpo_rllib.config import RunConfig, as_override, load_config, save_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
-from tests.paths import ROOT
-
-EXAMPLES = sorted((ROOT / "tuned_examples").glob("*.yaml"))
 
 
 @pytest.fixture
@@ -116,7 +113,11 @@ class TestLoad:
     def test_estimators_have_the_defaults_of_their_package(self) -> None:
         """Estimator settings have the defaults of their package, and all fields are passed on."""
         assert AlgorithmSettings().estimator_settings() == EstimatorSettings()
-        changed = EstimatorSettings(4, 2.0, "mean", "released", 0.5, 0.9, 0.8)
+        changed = EstimatorSettings(
+            4, 2.0, "mean", "released", 0.5, 0.9, 0.8, 0.7, 2.0, 0.25, 0.2, 0.3
+        )
+        defaults = asdict(EstimatorSettings())
+        assert all(value != defaults[name] for name, value in asdict(changed).items())
         settings = AlgorithmSettings(**asdict(changed))
         assert settings.estimator_settings() == changed
 

@@ -232,6 +232,8 @@ def test_self_contained_with_every_picture(run_dir):
     names = {path.name for path in (run_dir / "plots").iterdir()}
     assert html.count('src="data:image/png;base64,') == len(names) == 6
     assert not re.search(r'(src|href)="(?!data:|#)', html)
-    for target in re.findall(r'href="#([^"]*)"', html):
+    targets = re.findall(r'href="#([^"]*)"', html)
+    assert {"success", "notes"} <= set(targets)
+    for target in targets:
         assert f'id="{target}"' in html
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".")]

@@ -149,13 +149,14 @@ def test_a_call_that_was_cancelled_in_the_queue_is_left_out() -> None:
 
 
 def test_time_in_the_queue_does_not_count() -> None:
-    """Eight queued calls of 0.5 s each stay within a timeout of 1.5 s per call."""
-    thread = EnvThread(limit_s=1.5)
+    """Twelve queued calls of 0.1 s each stay within a timeout of 1 s per call."""
+    thread = EnvThread(limit_s=1.0)
 
     async def work() -> None:
-        await asyncio.gather(*(thread.call(time.sleep, 0.5) for _ in range(8)))
+        await asyncio.gather(*(thread.call(time.sleep, 0.1) for _ in range(12)))
 
     run(work())
+    thread.close()
 
 
 def test_a_hanging_call_does_not_keep_the_process() -> None:
