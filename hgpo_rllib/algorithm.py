@@ -325,8 +325,8 @@ class HGPO(Algorithm):
         settings = self.config.settings(AlgorithmSettings)
         teacher = None
         if settings.estimator in TEACHERS:
-            shown = teacher_columns(columns, self.env_runner.teacher_prompts(trajectories))
-            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, shown)
+            teacher_rows = teacher_columns(columns, self.env_runner.teacher_prompts(trajectories))
+            teacher = on_learners(self.learner_group, HGPOLearner.token_logp, teacher_rows)
         with self._phase("advantages", "advantage_s"):
             scored = score(trajectories, settings, values, teacher)
         group_results = diagnostics.summary(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from env_wrappers.files import json_hash, write_atomically
-from hgpo_rllib.cli.common import Overrides, RunFile
+from hgpo_rllib.cli.common import Overrides, RunFile, progress
 from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run.job import check_is_kept
@@ -68,13 +68,9 @@ def sft(
     checkpoints = output.with_name(f"{output.name}.partial")
     with locked(checkpoints):
         _check_same(checkpoints, [settings.model_dump(), numbers, [vars(d) for d in shown]])
-        try:
+        again = "repeat the command to continue at its last checkpoint"
+        with progress("fine-tuning", interrupted=again, bar=False):
             result = fine_tune(settings, shown, output, checkpoints, *numbers, _print_log)
-        except KeyboardInterrupt:
-            typer.echo(
-                "interrupted; repeat the command to continue at the last checkpoint", err=True
-            )
-            raise
     shutil.rmtree(checkpoints)
     for name, value in result.items():
         typer.echo(f"{name.replace('_', ' ')}: {value:.4f}")
