@@ -49,7 +49,11 @@ algorithm:
   `env.options`, the prompt template and a local model. If one is invalid, it exits with code 2 and
   a one-line message.
 - **`HGPOConfig().training(key=value)`** takes the settings of the sections `model`, `agent`,
-  `rollout`, `policy_server`, `algorithm` and `learner`, without the name of the section.
+  `rollout`, `policy_server`, `algorithm` and `learner`, without the name of the section. The other
+  settings are those of RLlib, such as `.environment(env_id, env_config={"data": …})` and
+  `.evaluation(evaluation_interval=…)`, and the attributes `train_split`, `eval_splits`,
+  `eval_episodes` and `eval_temperature`. `HGPOConfig.from_run_config` converts a run file whose
+  `env.data` and `model.model_path` are set.
 - An unknown key or a value out of range ends the command with exit code 2 and a one-line message
   that names it.
 """

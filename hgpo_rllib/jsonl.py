@@ -62,11 +62,17 @@ def write_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def append_jsonl(file: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append lines in one write; a crash of the machine does not lose them."""
-    with file.open("a") as stream:
-        stream.write("".join(json.dumps(row) + "\n" for row in rows))
-        stream.flush()
-        os.fsync(stream.fileno())
+    """Append all lines, or none if the disk is full; a crash of the machine does not lose them."""
+    content = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    with file.open("ab", buffering=0) as stream:  # a buffer would be written again at the end
+        end = stream.tell()
+        try:
+            while content:  # a full disk takes a part before it raises the error
+                content = content[stream.write(content) :]
+            os.fsync(stream.fileno())
+        except OSError:
+            stream.truncate(end)
+            raise
 
 
 def _lines(file: Path) -> Iterator[str]:

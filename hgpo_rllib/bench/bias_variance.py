@@ -37,10 +37,11 @@ DEPTH = 2  # K: the two states before the hall identify the path
 SETTINGS = EstimatorSettings(context_length=DEPTH, normalize="mean")
 ESTIMATORS: tuple[str, ...] = ("grpo", "rloo", "gigpo", "hgpo_no_hierarchy", "hgpo", "hgpo_uniform")
 ESTIMATORS += ("hgpo_base_group", "oracle", "oracle_else_step")
-ESTIMATORS += ("hgpo_leave_one_out", "hgpo_uncertainty", "hgpo_gae", "gagpo", "salt", "gaca")
+ESTIMATORS += ("hgpo_leave_one_out", "hgpo_uncertainty", "hgpo_gae")
+ESTIMATORS += ("graphgpo", "g2po", "gagpo", "salt", "gaca")
 """Estimators that compare within a task. A batch baseline, as in `empg`, has no meaning here: a
-batch holds an enumeration of groups, not a sample. `graphgpo` and `g2po` add comparisons in units
-other than reward. `oracle_context` equals `oracle`, as K covers the history."""
+batch holds an enumeration of groups, not a sample. `oracle_context` equals `oracle`, as K covers
+the history."""
 LAMBDAS = (0.8, 0.5)  # of `hgpo_gae`, besides the default 0.95
 PARTS = {
     "everywhere": "all steps, as used in training",
@@ -169,6 +170,7 @@ def moments(size: int, steps: pd.DataFrame) -> Iterator[pd.DataFrame]:
             trajectory_return=table("reward")[rows].reshape(-1),
             action=table("action")[rows].reshape(-1),
             next_anchor=table("after")[rows].reshape(-1),
+            won=table("reward")[rows].reshape(-1) == CHEST,
             nll=table("nll")[rows].reshape(-1),
         )
         weight = np.repeat(chance[start : start + CHUNK] / size, size * LENGTH)

@@ -31,7 +31,7 @@ SIGNIFICANT = 2.576
 """Number of standard errors from 0 at which the sign of a true advantage counts as known (1 %)."""
 PAIRS = (("hgpo", "gigpo"), ("hgpo", "grpo"), ("gigpo", "grpo"))
 """Estimators whose difference is tested."""
-MEASURES = ("pearson", "pearson_corrected", "spearman", "sign", "scale", "bias", "mse")
+MEASURES = ("pearson", "pearson_corrected", "spearman", "sign", "scale", "bias", "variance", "mse")
 PLOTTED = ("own", "hgpo", "gigpo", "grpo")  # estimators by depth
 OFFSET = 0.16  # between the marks of one depth
 
@@ -130,7 +130,8 @@ def measure(estimate: Floats, truth: Floats, error: Floats) -> dict[str, Floats]
         - ``scale``: factor c with the least squared error ``(c A - truth)²``, as estimators have
           different units;
         - ``bias``: mean of ``c A - truth``;
-        - ``mse``: mean of ``(c A - truth)²``, less the mean squared error of the truth.
+        - ``mse``: mean of ``(c A - truth)²``, less the mean squared error of the truth;
+        - ``variance``: ``mse - bias²``, the variance over steps.
     """
     pearson = correlation(estimate, truth)
     known = np.abs(truth) > SIGNIFICANT * error
@@ -138,6 +139,7 @@ def measure(estimate: Floats, truth: Floats, error: Floats) -> dict[str, Floats]
     squares = (estimate**2).sum(axis=0)
     scale = np.divide(truth @ estimate, squares, out=np.zeros(len(squares)), where=squares > 0)
     difference = scale * estimate - truth[:, None]
+    noise = (error**2).mean()
     return {
         "pearson": pearson,
         "pearson_corrected": pearson / math.sqrt(reliability(truth, error)),
@@ -145,7 +147,8 @@ def measure(estimate: Floats, truth: Floats, error: Floats) -> dict[str, Floats]
         "sign": same.mean(axis=0) if known.any() else np.full(len(squares), np.nan),
         "scale": scale,
         "bias": difference.mean(axis=0),
-        "mse": (difference**2).mean(axis=0) - (error**2).mean(),
+        "variance": difference.var(axis=0) - noise,
+        "mse": (difference**2).mean(axis=0) - noise,
     }
 
 

@@ -58,16 +58,19 @@ def ray_cluster(
     with ExitStack() as stack:
         stack.enter_context(sigterm_as_interrupt())
         handler = signal.getsignal(signal.SIGTERM)
-        if address := os.environ.get("RAY_ADDRESS"):
-            _join_ray(address)
-            stack.callback(ray.shutdown)
-        else:
-            check_dashboard_port(config)
-            folder = stack.enter_context(ray_session(run))
-            # Stops all processes, Serve included, also if Ray's start is interrupted.
-            stack.callback(ray.shutdown)
-            _start_ray(config.cluster.dashboard_port, folder)
-        signal.signal(signal.SIGTERM, handler)  # replaces Ray's handler, which exits with code 15
+        try:
+            if address := os.environ.get("RAY_ADDRESS"):
+                _join_ray(address)
+                stack.callback(ray.shutdown)
+            else:
+                check_dashboard_port(config)
+                folder = stack.enter_context(ray_session(run))
+                # Stops all processes, Serve included, also if Ray's start is interrupted.
+                stack.callback(ray.shutdown)
+                _start_ray(config.cluster.dashboard_port, folder)
+        except SystemExit as error:  # Ray's own handlers of SIGTERM exit, with code 15 or 1
+            raise KeyboardInterrupt from error
+        signal.signal(signal.SIGTERM, handler)
         check_run(config.cluster, config.policy_server, alive_nodes())
         # Start Serve before any trial or algorithm: its controller does not fit into a placement
         # group.

@@ -64,7 +64,11 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             f"{config.algorithm.context_length} states of history (anchor: "
             f"{config.algorithm.anchor}), prompts show {config.agent.memory_length} turns"
         )
-        record_start(directory, config, console)
+        try:
+            record_start(directory, config, console)
+        except KeyboardInterrupt:
+            console.say(f"interrupted; {how_to_continue(directory)}")
+            raise
         report = _run(config, directory, console, resume is not None)
     console.say(f"policy (HuggingFace format): {directory.checkpoint}")
     console.say(f"report: {report}")

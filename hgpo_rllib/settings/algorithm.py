@@ -171,3 +171,9 @@ def check_subgoals(agent: AgentSettings, algorithm: AlgorithmSettings) -> None:
     ):
         if not possible:
             raise ValueError(f"agent.subgoals=true needs {change}")
+    if algorithm.estimator in {*NEEDS_TOKEN_VALUES, "gear"} - {HIPER}:
+        raise ValueError(
+            f"algorithm.estimator={algorithm.estimator} has advantages of tokens, but with "
+            "agent.subgoals=true blocks have advantages of their own: set "
+            f"algorithm.estimator={HIPER} or another one"
+        )

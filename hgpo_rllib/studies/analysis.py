@@ -88,9 +88,10 @@ class Results:
         shown = [arm for arm in self.arms if arm in named]
         return shown if shown and len(self.arms) > MAX_ARMS else self.arms
 
-    def of(self, arm: str) -> list[Record]:
-        """Return the records of an arm, by seed."""
-        return sorted((r for r in self.records if r.arm == arm), key=lambda r: r.seed)
+    def of(self, arm: str, seeds: Sequence[int] | None = None) -> list[Record]:
+        """Return the records of an arm, by seed: those of `seeds`, or all."""
+        found = [r for r in self.records if r.arm == arm and (seeds is None or r.seed in seeds)]
+        return sorted(found, key=lambda r: r.seed)
 
     def seeds(self, *arms: str) -> list[int]:
         """Return the seeds that all of these arms have."""
@@ -99,7 +100,7 @@ class Results:
 
     def curves(self, arm: str, seeds: Sequence[int] | None = None) -> dict[str, st.Floats]:
         """Return success rates by split, shape ``(seeds, evaluations, tasks)``."""
-        records = [r for r in self.of(arm) if seeds is None or r.seed in seeds]
+        records = self.of(arm, seeds)
         return {s: np.array([_rates(record, s) for record in records]) for s in self.study.splits}
 
     def scores(self, arm: str, measure: str, seeds: Sequence[int] | None = None) -> list[st.Floats]:
@@ -163,7 +164,7 @@ def arm_rows(results: Results) -> list[Row]:
 
 
 def baseline_rows(results: Results) -> list[Row]:
-    """Return the paired differences of every other arm from the baseline."""
+    """Return the paired differences of every other arm from the baseline, and its times."""
     baseline, rows = results.study.analysis.baseline, []
     if baseline is None or baseline not in results.arms:
         return []
@@ -181,8 +182,24 @@ def baseline_rows(results: Results) -> list[Row]:
                 "area (points)": points(results.difference(arm, baseline, measure="area")),
                 "probability of improvement": rate(better),
             }
+            | _compare_times(results, arm, baseline)
         )
     return rows
+
+
+def _compare_times(results: Results, arm: str, baseline: str) -> Row:
+    """Compare the times of iterations, and success in training over equal time."""
+    ratio, difference = math.nan, st.Interval(math.nan)
+    if seeds := results.seeds(arm, baseline):
+        pairs = [results.of(name, seeds) for name in (arm, baseline)]
+        curves = [np.array([r.training["success_rate"] for r in part], float) for part in pairs]
+        seconds = np.array([[r.diagnostics["iteration_s"] for r in part] for part in pairs], float)
+        ratio = float(np.median(seconds[0] / seconds[1]))
+        difference = st.equal_time(curves, seconds)
+    return {
+        "time of an iteration": MISSING if math.isnan(ratio) else f"× {_fixed(ratio, '.2f')}",
+        "training, equal time (points)": points(difference),
+    }
 
 
 def claim_rows(results: Results) -> list[Row]:

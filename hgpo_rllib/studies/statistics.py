@@ -187,6 +187,30 @@ def area(iterations: ArrayLike, scores: ArrayLike) -> Floats:
     return y[..., 0] if len(x) == 1 else integrate.trapezoid(y, x, axis=-1) / (x[-1] - x[0])
 
 
+def equal_time(scores: Sequence[Floats], seconds: Floats) -> Interval:
+    """Return the difference of two arms in mean score over as much time, with its t interval.
+
+    A curve is constant before its first iteration ends, and linear between the ends of iterations.
+
+    Args:
+        scores: of A and of B, by iteration, each of shape ``(seeds, iterations)``; NaN: no score.
+        seconds: mean time of an iteration of A and of B, shape ``(2, seeds)``.
+    """
+    differences = []
+    for *curves, times in zip(*scores, seconds.T, strict=True):
+        ends = [step * np.arange(1, len(y) + 1) for y, step in zip(curves, times, strict=True)]
+        grid = np.linspace(0, min(end[-1] for end in ends), 201)
+        means = [
+            np.interp(grid, x[np.isfinite(y)], y[np.isfinite(y)]).mean()
+            for x, y in zip(ends, curves, strict=True)
+        ]
+        differences.append(means[0] - means[1])
+    value, margin = float(np.mean(differences)), math.nan
+    if len(differences) > 1:
+        margin = float(stats.t.ppf(1 - LEVEL / 2, len(differences) - 1) * stats.sem(differences))
+    return Interval(value, value - margin, value + margin)
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values corrected for their number (Holm 1979); NaN counts as 1 and stays NaN."""
     known = np.nan_to_num(np.asarray(p_values, np.float64), nan=1.0)

@@ -70,6 +70,10 @@ def test_measures_of_a_small_sample() -> None:
     assert found["bias"][0] == pytest.approx(0.0)
     squares = 0.5**2 + 1 + 0.5**2 + 2**2
     assert found["mse"][0] == pytest.approx(squares / 4 - 3 / 4)
+    assert found["variance"][0] == pytest.approx(squares / 4 - 3 / 4)  # its bias is 0
+    # The second column: errors of -16/7, 1, 8/7 and -24/7, with the mean -25/28.
+    deviations = np.array([-39, 53, 57, -71]) / 28
+    assert found["variance"][1] == pytest.approx((deviations**2).mean() - 3 / 4)
     assert found["pearson"] == pytest.approx(
         [np.corrcoef(column, truth)[0, 1] for column in estimate.T]
     )

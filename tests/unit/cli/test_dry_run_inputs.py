@@ -101,6 +101,9 @@ def test_sound_inputs(hgpo: Run, games: Path, store: Path, tmp_path: Path) -> No
         (HIPER, "agent.context=conversation", "agent.subgoals=true needs agent.context=window"),
         (HIPER, "learner.critic=none", "algorithm.estimator=hiper needs a critic: set learner"),
         (HIPER, "algorithm.role_estimators={{'action':grpo}}", "hiper has advantages of tokens"),
+        (HIPER, "algorithm.estimator=vetta", "estimator=vetta has advantages of tokens, but with"),
+        (HIPER, "algorithm.estimator=ppo_tokens", "estimator=ppo_tokens has advantages of tokens"),
+        (HIPER, "algorithm.estimator=gear learner.critic=none", "=gear has advantages of tokens"),
         (ALFWORLD, "algorithm.estimator=strata", "set agent.strategy_prompt=strategy_full, or"),
         (
             EXAMPLES / "textcraft_pocket.yaml",

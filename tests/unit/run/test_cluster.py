@@ -141,13 +141,19 @@ def test_sigterm_before_the_block(monkeypatch: pytest.MonkeyPatch, signals: None
 def test_an_interrupt_while_ray_starts(monkeypatch: pytest.MonkeyPatch, signals: None) -> None:
     """This process leaves the Ray that it has started."""
     stopped = []
-    monkeypatch.setattr(ray, "init", lambda **_: signal.raise_signal(signal.SIGTERM))
+
+    def init_with_handler(**_: Any) -> None:
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
     monkeypatch.setattr(ray, "shutdown", lambda: stopped.append(True))
     monkeypatch.setattr(cluster, "protect_token", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    with pytest.raises(KeyboardInterrupt), ray_cluster(parse_config({})):
-        pass
-    assert stopped == [True]
+    for init in (lambda **_: signal.raise_signal(signal.SIGTERM), init_with_handler):
+        monkeypatch.setattr(ray, "init", init)
+        with pytest.raises(KeyboardInterrupt), ray_cluster(parse_config({})):
+            pass
+    assert stopped == [True, True]
 
 
 def run(learner_gpus: float = 0, num_learners: int = 0, **server: Any) -> RunConfig:

@@ -37,6 +37,7 @@ CONTENT: dict[str, Any] = {
     },
 }  # fmt: skip
 SUCCESS = {"good": 0.8, "bad": 0.4, "other": 0.41}
+ITERATION_S = {"good": 15.0, "bad": 10.0, "other": 8.0}
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -81,6 +82,7 @@ def synthetic(study: Study, arm: str, seed: int, success: float | None = None) -
             "oracle_gap_hgpo": None,
             "tokens_generated": 12345.0,
             "advantage_s": 0.0123,
+            "iteration_s": ITERATION_S.get(arm, 10.0),
         },
         group_sizes={"0": [0.1, 0.2, 0.3, 0.1, 0.1, 0.1, 0.1]},
         seconds={"training": 12.5},

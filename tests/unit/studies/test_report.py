@@ -8,10 +8,12 @@ import pytest
 
 from hgpo_rllib.bench.fidelity import Result
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.reporting.numbers import MISSING
 from hgpo_rllib.studies import report, statistics
 from hgpo_rllib.studies.analysis import (
     Results,
     arm_rows,
+    baseline_rows,
     claim_rows,
     describe_fidelity,
     describe_power,
@@ -52,6 +54,18 @@ class TestAnalysis:
         assert Results(study, fewer).difference("good", "bad", measure="final").seeds == 3
         only = [r for r in finished.records if r.arm == "good"]
         assert math.isnan(Results(study, only).difference("good", "bad", measure="final").value)
+
+    def test_times_are_compared_with_the_baseline(self, finished: Results) -> None:
+        """An iteration of the good arm takes half more time, so less is learned in equal time."""
+        good, other = baseline_rows(finished)
+        assert (good["time of an iteration"], other["time of an iteration"]) == ("× 1.50", "× 0.80")
+        mean = (0.1 * 15 + 0.15 * 15 + (0.2 + 0.8 / 3) / 2 * 10) / 40
+        baseline = (0.1 * 10 + 0.25 * 30) / 40
+        found = float(good["training, equal time (points)"].split()[0])
+        assert found == pytest.approx(100 * (mean - baseline), abs=0.1)
+        only = [r for r in finished.records if (r.arm == "bad") == (r.seed == 0)]
+        row = baseline_rows(Results(finished.study, only))[0]
+        assert row["time of an iteration"] == row["training, equal time (points)"] == MISSING
 
     def test_difference_in_differences(self, finished: Results) -> None:
         """A difference of differences is paired by seed and task."""

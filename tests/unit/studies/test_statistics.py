@@ -148,6 +148,23 @@ def test_area_is_the_mean_over_training() -> None:
     assert s.area([0], [0.25]) == 0.25
 
 
+def test_equal_time() -> None:
+    """B has seen half of its iterations when A, which is twice as fast, has finished."""
+    a, b = np.array([[0.0, 1.0], [0.0, 1.0]]), np.array([[0.0, 0.5], [0.0, 0.25]])
+    seconds = np.array([[1.0, 1.0], [2.0, 2.0]])
+    found = s.equal_time([a, b], seconds)
+    # A rises from 0 to 1 in the second half of its time, and B is still at its first score.
+    assert found.value == pytest.approx(0.25, abs=0.01)
+    later = s.equal_time([a, b], np.array([[1.0, 1.0], [1.0, 1.0]]))
+    assert later.value == pytest.approx(0.25 * (1 - 0.375), abs=0.01)
+    differences = np.array([0.25 * 0.5, 0.25 * 0.75])
+    expected = stats.ttest_1samp(differences, 0.0).confidence_interval()
+    assert (later.low, later.high) == pytest.approx(tuple(expected), abs=0.02)
+    unknown = s.equal_time([a[:1], np.array([[0.1, np.nan]])], seconds[:, :1])
+    assert unknown.value == pytest.approx(0.25 - 0.1, abs=0.01)
+    assert math.isnan(unknown.low)
+
+
 def test_holm() -> None:
     """Sorted p-values are multiplied by 3, 2 and 1 and never decrease; NaN is ignored."""
     assert s.holm([0.03, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
