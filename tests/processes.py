@@ -61,6 +61,12 @@ class Processes:
             time.sleep(0.2)
         assert not left, left
 
+    def kill(self) -> None:
+        """Kill the running processes."""
+        for process in self.alive():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
     def find(self, words: str) -> psutil.Process:
         """Return the only process whose command line or title contains `words`."""
         (found,) = [process for process in self.alive() if words in command_line(process)]
@@ -101,9 +107,7 @@ class Command:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self.processes.alive():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        self.processes.kill()
         self.process.wait()
 
     def wait_for(self, file: Path, seconds: float = 300) -> Path:

@@ -12,7 +12,6 @@ from env_wrappers.files import file_hash, json_hash, write_json
 from hgpo_rllib.agent.templates import load_template
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import Games, find_environment
-from hgpo_rllib.environments.spec import digest
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.plan import RELEASED_OFFSET, Plan
 from hgpo_rllib.jsonl import EVALUATED_EPISODES, Row
@@ -125,7 +124,7 @@ def describe_agent(name: str, config: RunConfig, trials: int) -> Row:
 def describe_template(name: str) -> Row:
     """Describe a prompt template by its name and the hash of its file."""
     path = Path(load_template(name).filename or "")
-    return {"name": path.stem, "sha256": digest(path.read_bytes())}
+    return {"name": path.stem, "sha256": file_hash(path)}
 
 
 def describe_model(config: RunConfig) -> Row:

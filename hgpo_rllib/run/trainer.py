@@ -134,14 +134,11 @@ def prepare_inputs(config: RunConfig, console: TrainingConsole) -> RunConfig:
 
 def make_pocket_model(config: RunConfig, console: TrainingConsole) -> None:
     """Demonstrate tasks and train the pocket model on the demonstrations."""
-    steps = config.warm_start.exercise_steps + config.warm_start.optimizer_steps
     with console.phase("demonstrations"), console.progress("demonstrating tasks") as on_progress:
         examples = prepare.make_demonstrations(config, on_progress)
     console.say(f"{sum(map(len, examples.values()))} demonstrated steps")
     with console.phase("cloning"), console.progress("cloning the pocket model") as on_progress:
-        path = prepare.make_model_directory(
-            config, examples, lambda step, _: on_progress(step, steps)
-        )
+        path = prepare.make_model_directory(config, examples, on_progress)
     console.say(f"pocket model: {path}")
 
 

@@ -124,15 +124,15 @@ def _demonstrate(
 
 
 def make_model_directory(
-    config: RunConfig, demonstrations: Demonstrations, on_progress: Callable[[int, float], None]
+    config: RunConfig, demonstrations: Demonstrations, on_progress: Progress
 ) -> Path:
     """Train tokenizer and pocket model on demonstrations; write both in HuggingFace format.
 
     Examples of an environment with fewer than another are repeated, so that each environment of a
     mixture has about as many.
 
-    `on_progress` is called with the number of optimizer steps done, of exercises and examples, and
-    with the loss.
+    `on_progress` receives the number of finished optimizer steps, of exercises and examples, and of
+    all.
 
     Raises:
         ConfigError: an environment has no demonstrations, or there are no exercises for
@@ -169,15 +169,20 @@ def make_model_directory(
     learn = functools.partial(
         clone, model, batch_size=warm.batch_size, prompt_loss=warm.prompt_loss, seed=warm.seed
     )
-    steps = warm.exercise_steps
+    steps, total = warm.exercise_steps, warm.exercise_steps + warm.optimizer_steps
     if exercises:
-        encoded = encode(tokenizer, exercises)
-        learn(encoded, steps, lr=warm.exercise_lr, decay=False, on_progress=on_progress)
+        learn(
+            encode(tokenizer, exercises),
+            steps,
+            lr=warm.exercise_lr,
+            decay=False,
+            on_progress=lambda step, loss: on_progress(step, total),
+        )
     learn(
         encode(tokenizer, examples),
         warm.optimizer_steps,
         lr=warm.lr,
-        on_progress=lambda step, loss: on_progress(steps + step, loss),
+        on_progress=lambda step, loss: on_progress(steps + step, total),
     )
     path = model_path(config)
     with new_directory(path) as partial:

@@ -1,5 +1,6 @@
 """Helpers of tests that start runs and read their files."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -12,6 +13,12 @@ ONE_AT_A_TIME = f"policy_server.replica_cpus={int(get_num_cpus()) // 2}"
 def rows(file: Path) -> list[dict]:
     """Return the lines of a JSON Lines file."""
     return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def episodes_of(run: Path, iteration: int) -> list[dict]:
+    """Return the recorded episodes of an iteration."""
+    with gzip.open(run / "episodes" / f"iteration_{iteration:04d}.jsonl.gz", "rt") as lines:
+        return [json.loads(line) for line in lines]
 
 
 def run_of(folder: Path) -> Path:

@@ -1,7 +1,5 @@
 """`hgpo train` from an installed wheel: started in an empty folder, interrupted and resumed."""
 
-import gzip
-import json
 import re
 import shutil
 import signal
@@ -17,7 +15,7 @@ import pytest
 from env_wrappers.webshop.session import parse_action
 from hgpo_rllib.results import load_run
 from hgpo_rllib.results.export import export_steps
-from tests.integration.runs import rows
+from tests.integration.runs import episodes_of, rows
 from tests.integration.test_live_metrics import assert_prometheus_follows
 from tests.paths import ROOT
 from tests.processes import Command, free_port
@@ -185,8 +183,7 @@ def check_metrics(run: Path, last: int) -> None:
 
 def check_episodes(run: Path) -> None:
     """Check the recorded episodes, in some of which the agent searches."""
-    lines = gzip.decompress((run / "episodes/iteration_0001.jsonl.gz").read_bytes()).splitlines()
-    episodes = [json.loads(line) for line in lines]
+    episodes = episodes_of(run, 1)
     assert {episode["game"].partition("/")[0] for episode in episodes} == {"train"}
     for episode in episodes:
         first, *_ = episode["steps"]

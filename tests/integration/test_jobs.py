@@ -5,7 +5,6 @@ import json
 import os
 import re
 import secrets
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hgpo_rllib.run.cluster import LOOPBACK
@@ -117,9 +115,7 @@ class Head:
 
     def kill(self) -> None:
         """Kill the node, as a regular shutdown takes half a minute."""
-        for process in self.processes.alive():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+        self.processes.kill()
         self.process.wait()
         self.processes.assert_none()
 
@@ -127,14 +123,13 @@ class Head:
 @pytest.fixture(scope="module")
 def head() -> Iterator[Head]:
     """Yield the node, with files whose paths are short enough for sockets."""
-    files = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    node = Head(files)
-    try:
-        wait_until(node.is_up, 120, node.log.read_text)
-        yield node
-    finally:
-        node.kill()
-        shutil.rmtree(files)
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as files:
+        node = Head(Path(files))
+        try:
+            wait_until(node.is_up, 120, node.log.read_text)
+            yield node
+        finally:
+            node.kill()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ All tests but the last use one run, in the order of this file, and resume it aft
 """
 
 import contextlib
-import os
 import re
 import shutil
 import signal
@@ -44,14 +43,9 @@ def disk() -> Iterator[Path]:
 @pytest.fixture(scope="module", autouse=True)
 def temporary() -> Iterator[Path]:
     """Yield the folder for commands' temporary files, with a path short enough for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="t"))
-    before = os.environ.get("TMPDIR")
-    os.environ["TMPDIR"] = str(folder)
-    yield folder
-    del os.environ["TMPDIR"]
-    if before is not None:
-        os.environ["TMPDIR"] = before
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="t") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """PPO with a critic in whole and resumed runs. `pytest -m slow`."""
 
-import gzip
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from hgpo_rllib.advantages import StepArrays
 from hgpo_rllib.advantages.baselines import gae
 from tests.integration.conftest import EXAMPLE, SMALL
-from tests.integration.runs import rows, run_of
+from tests.integration.runs import episodes_of, rows, run_of
 from tests.processes import Command
 from tests.slow.test_resume import ALONE, results
 
@@ -37,8 +35,7 @@ def train(cache: Path, output: Path, *settings: str) -> Path:
 
 def advantages_of_values_0(run: Path) -> tuple[list[float], list[float]]:
     """Return the first iteration's advantages: as recorded, and computed for values of 0."""
-    with gzip.open(run / "episodes" / "iteration_0001.jsonl.gz", "rt") as lines:
-        episodes = [json.loads(line) for line in lines]
+    episodes = episodes_of(run, 1)
     lengths = [len(episode["steps"]) for episode in episodes]
     steps = [step for episode in episodes for step in episode["steps"]]
     arrays = StepArrays.from_columns(

@@ -1,7 +1,6 @@
 """`hgpo serve` when one of its processes is killed, and when it gets two signals."""
 
 import re
-import shutil
 import signal
 import socket
 import tempfile
@@ -41,9 +40,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def temporary() -> Iterator[Path]:
     """Yield a folder for temporary files, with a path that is short enough for sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="hgpo-"))
-    yield folder
-    shutil.rmtree(folder)
+    with tempfile.TemporaryDirectory(prefix="hgpo-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ addresses. Ray copies objects between them as it does between machines.
 """
 
 import contextlib
-import json
 import os
 import secrets
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import arguments, overrides, run_config
-from tests.integration.runs import rows
+from tests.integration.runs import episodes_of, rows, run_of
 from tests.processes import Command, Processes, command_line, free_port, wait_until
 
 __all__ = ["arguments", "overrides", "run_config"]  # fixtures
@@ -104,22 +103,26 @@ class Run:
         return rows(files[0]) if files else []
 
     def wait_for_iterations(self, count: int) -> None:
-        def done() -> bool:
-            assert self.command.process.poll() is None, self.log()
-            return len(self.metrics()) >= count
-
-        wait_until(done, 600, self.log)
+        self.command.wait_until(lambda: len(self.metrics()) >= count, 600)
 
     def wait_for_line(self, text: str) -> None:
-        wait_until(lambda: text in self.log(), 300, self.log)
+        self.command.wait_until(lambda: text in self.log(), 300)
+
+    def stop(self) -> list[dict]:
+        """Interrupt the command; return its metrics, none of which is missing or too far off."""
+        self.command.process.send_signal(signal.SIGINT)
+        assert self.command.process.wait(90) == 130, self.log()
+        metrics = self.metrics()
+        assert [row["iteration"] for row in metrics] == list(range(1, len(metrics) + 1))
+        for row in metrics:
+            assert row["episodes"] == 16
+            assert row["served_learner_logp_gap"] < 1e-4
+            assert row["behavior_logp_gap"] < 1e-3  # starting weights would give 0.1 or more
+        return metrics
 
     def weight_versions(self, iteration: int) -> set[str]:
         """Return the weight versions that sampled an iteration's responses."""
-        (folder,) = self.folder.glob("alfworld_pocket-*/episodes")
-        text = subprocess.check_output(
-            ["gzip", "-dc", folder / f"iteration_{iteration:04d}.jsonl.gz"], text=True
-        )
-        episodes = [json.loads(line) for line in text.splitlines()]
+        episodes = episodes_of(run_of(self.folder), iteration)
         return {step["weight_version"] for episode in episodes for step in episode["steps"]}
 
 
@@ -158,15 +161,8 @@ def test_training_survives_the_loss_of_the_rollout_node_of_replica_and_of_engine
         run.wait_for_iterations(done + 3)
         wait_until(lambda pid=before: pid not in second.processes(REPLICA), 60, run.log)
 
-    run.command.process.send_signal(signal.SIGINT)
-    assert run.command.process.wait(90) == 130, run.log()
+    metrics = run.stop()
     wait_until(lambda: not second.processes(REPLICA), 60, run.log)
-    metrics = run.metrics()
-    assert [row["iteration"] for row in metrics] == list(range(1, len(metrics) + 1))
-    for row in metrics:
-        assert row["episodes"] == 16
-        assert row["served_learner_logp_gap"] < 1e-4
-        assert row["behavior_logp_gap"] < 1e-3  # starting weights would give 0.1 or more
     versions = [run.weight_versions(row["iteration"]) for row in metrics]
     assert [len(version) for version in versions] == [1] * len(metrics)
     assert len(set.union(*versions)) == len(metrics)

@@ -31,6 +31,14 @@ class Run:
             main()
         return int(ended.value.code or 0), *self._capsys.readouterr()
 
+    def refusal(self, *arguments: object) -> str:
+        """Run `hgpo`, which must exit with code 2 and print one line of error; return that line."""
+        status, stdout, stderr = self(*arguments)
+        assert (status, stdout) == (2, ""), stderr
+        (line,) = stderr.splitlines()
+        assert line.startswith("hgpo: ")
+        return line
+
 
 def files(root: Path) -> dict[str, tuple[bytes, int]]:
     """Return content and modification time of all files."""

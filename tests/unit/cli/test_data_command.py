@@ -41,9 +41,7 @@ class TestGenerate:
 
         status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
         assert (status, stdout, stderr) == (0, f"{out}: these data already exist\n", "")
-        status, stdout, stderr = hgpo("data", "generate", "alfworld", out, *FEW, "games.seed=8")
-        assert (status, stdout) == (2, "")
-        (line,) = stderr.splitlines()
+        line = hgpo.refusal("data", "generate", "alfworld", out, *FEW, "games.seed=8")
         assert "another spec" in line
         assert files(out) == before
 
@@ -56,23 +54,25 @@ class TestGenerate:
             (("alfworld", "games.train=-1"), "games.train: "),
             (("alfworld", "games.seed=-1"), "games.seed: "),
             (("alfworld", "env.data=here"), "alfworld: no data are generated"),
+            (("webshop", "store.products=0"), "greater than or equal to 1"),
+            (("webshop", "store.lookalikes=9"), "less than or equal to 6"),
+            (("webshop", "store.attributes=0"), "greater than or equal to 3"),
+            (("webshop", "store.human=2"), "less than or equal to 1"),
+            (("webshop", "store.seed=-1"), "greater than or equal to 0"),
             (("textcraft",), "textcraft: no data are generated"),
             (("chess",), "chess"),
         ],
     )
     def test_bad_input(self, hgpo: Run, tmp_path: Path, words: tuple[str, ...], named: str) -> None:
         env, *settings = words
-        status, stdout, stderr = hgpo("data", "generate", env, tmp_path / "x", *settings)
-        assert (status, stdout) == (2, "")
-        (line,) = stderr.splitlines()
-        assert line.startswith("hgpo: ")
-        assert named in line
+        assert named in hgpo.refusal("data", "generate", env, tmp_path / "x", *settings)
         assert list(tmp_path.iterdir()) == []
 
-    def test_a_place_that_cannot_be_written(self, hgpo: Run, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("env", ["alfworld", "webshop"])
+    def test_a_place_that_cannot_be_written(self, hgpo: Run, tmp_path: Path, env: str) -> None:
         (tmp_path / "file").touch()
-        out = tmp_path / "file/games"
-        status, _, stderr = hgpo("data", "generate", "alfworld", out, *FEW)
+        out = tmp_path / "file/data"
+        status, _, stderr = hgpo("data", "generate", env, out)
         assert (status, stderr) == (2, f"hgpo: cannot write {out}: Not a directory\n")
 
 
@@ -104,9 +104,7 @@ class TestCheck:
         assert [line.split()[-2] for line in stdout.splitlines() if "│ all" in line] == ["1"]
 
     def test_no_tree(self, hgpo: Run, tmp_path: Path) -> None:
-        status, stdout, stderr = hgpo("data", "check", "alfworld", tmp_path)
-        assert (status, stdout) == (2, "")
-        (line,) = stderr.splitlines()
+        line = hgpo.refusal("data", "check", "alfworld", tmp_path)
         assert "is not a directory" in line
         assert "hgpo data generate alfworld" in line
 

@@ -27,15 +27,7 @@ WITH_STRATEGIES = (
 @pytest.fixture
 def refused(hgpo: Run) -> Callable[..., str]:
     """Return a function that runs the command, expects an error, and returns its line."""
-
-    def run(*arguments: object) -> str:
-        status, stdout, stderr = hgpo("train", *arguments, "--dry-run")
-        assert (status, stdout) == (2, ""), stderr
-        (line,) = stderr.splitlines()
-        assert line.startswith("hgpo: ")
-        return line
-
-    return run
+    return lambda *arguments: hgpo.refusal("train", *arguments, "--dry-run")
 
 
 @pytest.fixture

@@ -50,16 +50,16 @@ def test_exercises_are_learned_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(prepare, "encode", recorded_encode)
     monkeypatch.setattr(prepare, "clone", recorded_clone)
-    steps: list[int] = []
+    steps: list[tuple[int, int]] = []
     config = small(tmp_path)
     path = prepare.make_model_directory(
-        config, {"": EXAMPLES}, lambda step, loss: steps.append(step)
+        config, {"": EXAMPLES}, lambda step, total: steps.append((step, total))
     )
     assert learned == [(3, False), (4, True)]
     exercises, examples = encoded
     assert {response.endswith("</think>") for _, response in exercises} == {True}
     assert {response.endswith("</action>") for _, response in examples} == {True}
-    assert steps == [1, 2, 3, 4, 5, 6, 7]
+    assert steps == [(step, 7) for step in range(1, 8)]
     with torch.no_grad():
         assert load_model(str(path))(torch.tensor([[1, 2]])).logits.isfinite().all()
 
@@ -68,13 +68,13 @@ def test_exercises_that_do_not_exist(tmp_path: Path) -> None:
     """Exercises cannot be made from prompts of another environment; the error names the setting."""
     others = [("a page", "<think>buy it</think><action>click[buy now]</action>")] * 3
     with pytest.raises(ConfigError, match=r"warm_start\.exercise_steps: .* set it to 0"):
-        prepare.make_model_directory(small(tmp_path), {"": others}, lambda step, loss: None)
+        prepare.make_model_directory(small(tmp_path), {"": others}, lambda step, total: None)
 
 
 def test_demonstrations_of_which_none_is_kept(tmp_path: Path) -> None:
     """If the expert wins no game, the error names the step limit and the environment."""
     with pytest.raises(ConfigError, match=r"warm_start\.max_steps=\d+: .*ALFWorld-v0"):
-        prepare.make_model_directory(small(tmp_path), {"": []}, lambda step, loss: None)
+        prepare.make_model_directory(small(tmp_path), {"": []}, lambda step, total: None)
 
 
 def test_the_expert_has_the_configured_share_of_random_moves(tmp_path: Path) -> None:
