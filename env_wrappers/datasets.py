@@ -95,10 +95,13 @@ def partial_directory(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_file(out: Path) -> Iterator[BinaryIO]:
-    """Yield a temporary file that replaces `out` if the block succeeds."""
-    out = out.parent.resolve(strict=True) / out.name  # else a missing folder would be created
+    """Yield a temporary file that replaces `out` if the block succeeds. A link stays a link."""
     if out.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(out))
+    if out.exists() and not out.is_file():  # a device or a pipe would be replaced
+        raise OSError(errno.EINVAL, "Not a regular file", str(out))
+    out = Path(os.path.realpath(out))
+    out.parent.resolve(strict=True)  # else a missing folder would be created
     with partial_directory(out) as partial:
         with (partial / out.name).open("wb") as file:
             yield file

@@ -69,10 +69,8 @@ class MixtureEnv(gymnasium.Env[str, str]):
             for key, settings in chosen.items()
         }
         self._facts = {
-            key: {
-                "mixture": {"environment": key}
-                | {k: settings[k] for k in _AGENT_SETTINGS if settings.get(k) is not None}
-            }
+            key: {"environment": key}
+            | {k: settings[k] for k in _AGENT_SETTINGS if settings.get(k) is not None}
             for key, settings in chosen.items()
         }
         self._sizes = [env.get_wrapper_attr("num_tasks") for env in self.environments.values()]
@@ -105,12 +103,13 @@ class MixtureEnv(gymnasium.Env[str, str]):
         drawn = self.np_random.integers(self.num_tasks) if seed is None else seed % self.num_tasks
         self._playing, own = self.find(int(drawn))
         observation, info = self.environments[self._playing].reset(seed=own, options=options)
-        return observation, info | self._facts[self._playing]
+        return observation, info | {"mixture": dict(self._facts[self._playing])}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Take an action in the environment of the running episode."""
         observation, reward, *ended, info = self.environments[self._playing].step(action)
-        return observation, float(reward), *ended, info | self._facts[self._playing]
+        facts = {"mixture": dict(self._facts[self._playing])}
+        return observation, float(reward), *ended, info | facts
 
     def close(self) -> None:
         """Close all environments."""

@@ -123,6 +123,17 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _importance_level_is_read(self) -> Self:
+        level, learner = self.learner.importance_level, self.learner
+        if level != "token" and learner.importance_cap is None and learner.importance_mask is None:
+            raise ValueError(
+                f"learner.importance_level={level} is that of learner.importance_cap and "
+                "learner.importance_mask: set one of them with learner.old_logp=recomputed, or "
+                "learner.importance_level=token"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _tie_memory(self) -> Self:
         """Replace a null memory length by its value, so that `config.yaml` records it."""
         if self.agent.memory_length is None:

@@ -52,7 +52,8 @@ def shared_games(
     if files are added meanwhile.
     """
     kinds = None if task_types is None else tuple(task_types)
-    key = (_split_folder(data, split)[0].absolute(), kinds)
+    folder, _ = _split_folder(data, split)
+    key = (folder, folder.absolute(), kinds)  # the paths of games begin with `folder` as given
     games = _lists.get(key)
     if games is None:
         games = _lists[key] = GameList(map(str, find_games(data, split, task_types)))

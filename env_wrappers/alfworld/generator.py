@@ -111,6 +111,7 @@ def generate(
         games = game_files(partial / TREE, levels=3)
         counts, sha256 = _count(partial, games), hash_of_games(partial, games)
         write_manifest(partial, GENERATOR_VERSION, asdict(spec), counts=counts, sha256=sha256)
+    is_generated(out, GENERATOR_VERSION, asdict(spec))  # fails if another process was first
 
 
 def generate_game(

@@ -43,6 +43,7 @@ def generate(
         counts = _write(partial, spec, on_progress)
         hashes = {name: file_hash(partial / name) for name in (ITEMS, ATTRIBUTES, HUMAN)}
         write_manifest(partial, GENERATOR_VERSION, asdict(spec), counts=counts, sha256=hashes)
+    is_generated(out, GENERATOR_VERSION, asdict(spec))  # fails if another process was first
 
 
 def _write(

@@ -103,6 +103,11 @@ def check(run: RunConfig) -> None:
         ("model.lora_rank", run.model.lora_rank > 0, "0"),
         ("learner.critic", run.learner.critic != "none", "none"),
         ("learner.shard_parameters", run.learner.shard_parameters, "false"),
+        ("learner.old_logp", run.learner.old_logp != "behavior", "behavior"),
+        ("learner.entropy_coeff", run.learner.entropy_coeff > 0, "0"),
+        ("learner.ratio_level", run.learner.ratio_level != "token", "token"),
+        ("learner.policy_loss", run.learner.policy_loss != "ppo", "ppo"),
+        ("learner.loss_aggregation", run.learner.loss_aggregation != "token-mean", "token-mean"),
     ):
         if used:
             raise ConfigError(f"{setting}: the plain loop does without: set {setting}={default}")

@@ -75,8 +75,9 @@ def bench_rollout(
 
 def check(server: PolicyServerSettings) -> None:
     """Raise ConfigError unless the policy server and plain vLLM fit the same device."""
-    if server.num_replicas > 1:
-        raise ConfigError("policy_server.num_replicas: set it to 1: plain vLLM is one engine")
+    for name in ("num_replicas", "max_replicas"):
+        if (getattr(server, name) or 1) > 1:
+            raise ConfigError(f"policy_server.{name}: set it to 1: plain vLLM is one engine")
     if server.replica_gpus and server.memory_utilization >= 0.5:
         raise ConfigError(
             "policy_server.memory_utilization: set it below 0.5: plain vLLM uses the same GPU"
@@ -116,6 +117,9 @@ def compare_requests(
     rows = []
     with new_process() as bare:
         bare.submit(plain_vllm.start, arguments, vllm_settings.env_vars(server)).result()
+        # Both prefix caches get all prompts first: the server has them since they were recorded.
+        prompts = {tuple(prompt.token_ids): prompt for part in parts for prompt in part}
+        bare.submit(plain_vllm.generate, list(prompts.values()), sampling).result()
         for part in parts:
             alone = bare.submit(plain_vllm.generate, part, sampling).result()
             client = PolicyClient(runner.replicas, sampling, STARTING_WEIGHTS)

@@ -51,7 +51,7 @@ class MeasuredRunner(HGPOEnvRunner):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.prompt_s = 0.0
+        self.prompt_s = self.clean_s = 0.0
         render = self.renderer.prompt
 
         def timed(*arguments: Any) -> Any:
@@ -66,13 +66,15 @@ class MeasuredRunner(HGPOEnvRunner):
     def usage(self) -> Row:
         """Return CPU seconds of this process and its parts so far, and its memory in bytes."""
         used = {
-            "cpu_s": time.process_time(),
+            "cpu_s": time.process_time() - self.clean_s,
             "env_s": self._loop.call(self._env_thread.call, time.thread_time),
             "loop_s": self._loop.call(time.thread_time),
             "prompt_s": self.prompt_s,
         }
+        start = time.thread_time()  # no work of the rollout between two calls
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)  # glibc would reuse the memory of earlier rollouts
+        self.clean_s += time.thread_time() - start
         return used | {"memory": resident()}
 
     def profile(self, function: Callable[[], object]) -> str:

@@ -84,6 +84,9 @@ def compare(
         left, right = a.protocol[name], b.protocol[name]
         if left != right:
             notes.append(f"{name} differ: {_short(left)} and {_short(right)}")
+    left, right = (each.protocol["env"].get("data") for each in (a, b))
+    if left != right:
+        notes.append(f"data differ, and their games may too: {_short(left)} and {_short(right)}")
     means = {m: (float(games[f"{m}_a"].mean()), float(games[f"{m}_b"].mean())) for m in MEASURES}
     return Comparison(len(games), tests, means, notes)
 

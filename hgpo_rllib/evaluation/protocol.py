@@ -40,6 +40,8 @@ def describe(
     that of `EvaluatedModel.describe`, or None.
     """
     env = config.env
+    # The path is all that is known of data without a hash.
+    data = None if games.data_hash or env.data is None else str(Path(env.data).resolve())
     return {
         "episode_format": EVALUATED_EPISODES,
         "protocol": plan.kind,
@@ -49,6 +51,7 @@ def describe(
             "max_steps": env.max_steps,
             "options": env.options,
             "data_sha256": games.data_hash,
+            "data": data,
         },
         "games": {
             "in_split": len(games.names),
@@ -134,7 +137,7 @@ def describe_model(config: RunConfig) -> Row:
     others = [folder / name for name in MODEL_FILES if (folder / name).is_file()]
     server = config.policy_server
     return {
-        "served_by": "vllm",
+        "served_by": server.engine,
         "weights_sha256": {file.name: file_hash(file) for file in weights},
         "files_sha256": {file.name: file_hash(file) for file in others},
         "dtype": config.model.dtype,
@@ -142,6 +145,8 @@ def describe_model(config: RunConfig) -> Row:
         "max_num_seqs": server.max_num_seqs,
         "tensor_parallel_size": server.tensor_parallel_size,
         "device": "gpu" if server.replica_gpus else "cpu",
+        "enforce_eager": server.enforce_eager,
+        "enable_prefix_caching": server.enable_prefix_caching,
     }
 
 

@@ -24,7 +24,7 @@ ONE_REPLICA = (
     "policy_server.weight_transport=object_store",
 )
 """Several replicas return responses in random order; there is no learner to get weights from."""
-_OVERRIDE = re.compile(r"[a-z_]+(\.[a-z_]+)*=")
+_OVERRIDE = re.compile(r"[a-z_]+(\.\w+)*=")
 
 
 def split_words(words: list[str]) -> tuple[str | None, list[str]]:

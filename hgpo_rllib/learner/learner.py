@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hgpo_rllib.advantages.estimators import NEEDS_TOKEN_VALUES
 from hgpo_rllib.errors import RunStoppedError
+from hgpo_rllib.learner import sharding
 from hgpo_rllib.learner.bad_batches import REMEDY, SKIPPED, describe_batch, find_problem
 from hgpo_rllib.learner.batching import Columns, MiniBatch, plan_update, token_batch
 from hgpo_rllib.learner.critic import parameter_groups, response_values, value_losses, value_weights
@@ -34,7 +35,6 @@ from hgpo_rllib.learner.lora import without_lora
 from hgpo_rllib.learner.losses import mismatch, token_losses
 from hgpo_rllib.learner.module import LLMModule, TokenScorer
 from hgpo_rllib.learner.optimizer import OffloadedMoments, set_learning_rate
-from hgpo_rllib.learner.sharding import full_optimizer_state, full_tensor, load_full_optimizer_state
 from hgpo_rllib.learner.statistics import Statistics
 from hgpo_rllib.models import load_model
 from hgpo_rllib.settings.learner import LearnerSettings
@@ -246,6 +246,7 @@ class HGPOLearner(TorchLearner):
             try:
                 with self._moments.loaded():
                     optimizer.step()
+                sharding.reshard(self.policy)  # after no pass they can be whole, and now old
             except torch.OutOfMemoryError as error:
                 raise RunStoppedError(
                     "out of memory in the optimizer step: use learner.offload_optimizer=true, "
@@ -284,7 +285,7 @@ class HGPOLearner(TorchLearner):
         groups = parameter_groups(self.policy)
         for name, group in zip(("grad_norm", "critic_grad_norm"), groups, strict=False):
             norm = torch.nn.utils.clip_grad_norm_(group, self._settings.grad_clip)
-            self._statistics.add(name, full_tensor(norm).cpu())
+            self._statistics.add(name, sharding.full_tensor(norm).cpu())
         return find_problem(self._statistics.values(), self._settings.max_ratio)
 
     def _complete_old_logp(self, columns: dict[str, Tensor], part: MiniBatch) -> None:
@@ -352,7 +353,8 @@ class HGPOLearner(TorchLearner):
 
     def _check_parameters(self) -> None:
         """Stop the run before it saves parameters that are not finite."""
-        if not full_tensor(torch.nn.utils.get_total_norm(self._params.values())).isfinite():
+        norm = torch.nn.utils.get_total_norm(self._params.values())
+        if not sharding.full_tensor(norm).isfinite():
             raise RunStoppedError(
                 f"update {self._weights_seq_no}: the policy's parameters are not finite; the run "
                 "ends and saves nothing: resume it from its last checkpoint with a smaller "
@@ -371,12 +373,12 @@ class HGPOLearner(TorchLearner):
         """Gather the optimizer state on the first learner. Collective: all learners call it."""
         optimizer = self.get_optimizer()
         with self._moments.loaded():
-            self._gathered_optimizer = full_optimizer_state(self.policy, optimizer)
+            self._gathered_optimizer = sharding.full_optimizer_state(self.policy, optimizer)
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: StateDict) -> None:
         with self._moments.loaded():
-            load_full_optimizer_state(self.policy, self.get_optimizer(), state)
+            sharding.load_full_optimizer_state(self.policy, self.get_optimizer(), state)
 
     def values(self, columns: Columns) -> NDArray[np.float64]:
         """Return the critic's values of every response, see `response_values`. Collective."""

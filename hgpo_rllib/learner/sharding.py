@@ -56,8 +56,12 @@ def full_parameters(module: nn.Module) -> dict[str, Tensor]:
 
     Collective: if parameters are sharded, all learners must call this together.
     """
-    _reshard(module)
-    return get_model_state_dict(module, options=FULL)
+    reshard(module)
+    state = get_model_state_dict(module, options=FULL)
+    # torch leaves in the second name of a frozen parameter: that of a head tied to the embedding.
+    parameters = module.named_parameters(remove_duplicate=False)
+    frozen = {name for name, parameter in parameters if not parameter.requires_grad}
+    return {name: tensor for name, tensor in state.items() if name not in frozen}
 
 
 def load_full_parameters(module: nn.Module, state: dict[str, Any]) -> None:
@@ -65,7 +69,7 @@ def load_full_parameters(module: nn.Module, state: dict[str, Any]) -> None:
     missing = {name for name, p in module.named_parameters() if p.requires_grad} - state.keys()
     if missing:
         raise ValueError(f"the checkpoint lacks {', '.join(sorted(missing))}")
-    _reshard(module)
+    reshard(module)
     set_model_state_dict(module, dict(state), options=PARTIAL)  # torch adds to it
 
 
@@ -77,7 +81,7 @@ def full_optimizer_state(module: nn.Module, optimizer: Optimizer) -> dict[str, A
     """
     if not optimizer.state:
         return {}
-    _reshard(module)
+    reshard(module)
     state = get_optimizer_state_dict(module, optimizer, options=FULL)
     on_cpu = next(module.parameters()).device.type == "cpu"
     return copy.deepcopy(state) if on_cpu else state  # from a GPU it is a copy already
@@ -96,13 +100,13 @@ def load_full_optimizer_state(
         {name: value for name, value in group.items() if name != "params"}
         for group in optimizer.param_groups
     ]
-    _reshard(module)
+    reshard(module)
     set_optimizer_state_dict(module, optimizer, state, options=FULL)
     for group, own in zip(optimizer.param_groups, options, strict=True):
         group.update(own)
 
 
-def _reshard(module: nn.Module) -> None:
+def reshard(module: nn.Module) -> None:
     """Reshard all modules: a pass without gradients leaves those outside the layers unsharded."""
     for part in module.modules():
         if isinstance(part, FSDPModule):

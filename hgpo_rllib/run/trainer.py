@@ -64,6 +64,8 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
             f"{config.algorithm.context_length} states of history (anchor: "
             f"{config.algorithm.anchor}), prompts show {config.agent.memory_length} turns"
         )
+        if (warning := decay_warning(config)) is not None:
+            console.say(warning)
         try:
             record_start(directory, config, console)
         except KeyboardInterrupt:
@@ -73,6 +75,18 @@ def train(config: RunConfig, resume: Path | None = None) -> Path:
     console.say(f"policy (HuggingFace format): {directory.checkpoint}")
     console.say(f"report: {report}")
     return directory.path
+
+
+def decay_warning(config: RunConfig) -> str | None:
+    """Return a warning if the learning rate of the last iterations is 0, or None."""
+    decay = config.learner.lr_decay_iterations
+    if decay is None or config.iterations <= decay:
+        return None
+    return (
+        f"learner.lr_decay_iterations={decay}: the learning rate is 0 after iteration {decay}, so "
+        f"the last {config.iterations - decay} iterations learn nothing: set it to "
+        f"{config.iterations}, or to null for no decay"
+    )
 
 
 def _run(

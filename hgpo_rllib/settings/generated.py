@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from hgpo_rllib.section import Section, Seed
 
@@ -29,6 +29,14 @@ class GamesSettings(Section):
     """Maximum number of receptacles in a room."""
     seed: Seed = 0
     """Seed of the generator."""
+
+    @field_validator("task_types")
+    @classmethod
+    def _names_are_different(cls, names: list[str] | None) -> list[str] | None:
+        for name in names or ():
+            if (names or []).count(name) > 1:
+                raise ValueError(f"{name} is named twice: name each task type once")
+        return names
 
 
 class StoreSettings(Section):

@@ -17,11 +17,12 @@ from transformers import PreTrainedModel
 from hgpo_rllib.learner import gradients
 from hgpo_rllib.learner import learner as learner_module
 from hgpo_rllib.learner import module as llm_module
+from hgpo_rllib.learner.batching import plan_update
 from hgpo_rllib.learner.critic import Critic, make_critic
 from hgpo_rllib.learner.data_parallel import rank as rank_now
 from hgpo_rllib.models import load_model
 from tests.processes import free_port
-from tests.unit.learner.learner_reference import build_learner, make_columns, save_tiny_model
+from tests.unit.learner.learner_reference import SEED, build_learner, make_columns, save_tiny_model
 
 pytestmark = pytest.mark.integration
 LEARNERS = 2
@@ -40,6 +41,7 @@ CASES: dict[str, dict[str, Any]] = {
     "PPO, separate": {"estimator": "ppo", "critic": "separate"},
     "LoRA": {"lora_rank": 3, "lora_alpha": 6, "kl_coeff": 0.5},
     "offloaded": {"offload_optimizer": True},
+    "first dropped": {"minibatch_size": 1, "drop_zero_advantage": True, "kl_coeff": 0},
     # One learner has no step in any mini-batch.
     "a step each": {"minibatch_size": 1},
     "a response each": {
@@ -88,6 +90,9 @@ def play(path: str, **chosen: Any) -> Outcome:
         generator = torch.Generator().manual_seed(number)
         for name in ("value", "value_target"):  # read by a critic only
             columns[name] = torch.randn(len(columns["advantage"]), generator=generator)
+        if number and learner._settings.drop_zero_advantage:  # the first mini-batch has no pass
+            rng = np.random.default_rng([SEED, learner._weights_seq_no])
+            columns["advantage"][plan_update(columns, learner._settings, rng)[0].rows] = 0
         learner._update({DEFAULT_MODULE_ID: columns})
         learner.policy.mark_weights_changed()
         learner.response_logp(np.arange(1, 5), np.arange(5, 8))  # like the check after an update

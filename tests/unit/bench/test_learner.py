@@ -71,6 +71,11 @@ def test_the_same_type(run: RunConfig) -> None:
         ("model.lora_rank", "4", []),
         ("learner.critic", "separate", ["algorithm.estimator=ppo"]),
         ("learner.shard_parameters", "true", ["cluster.num_learners=2"]),
+        ("learner.old_logp", "recomputed", []),
+        ("learner.entropy_coeff", "0.001", []),
+        ("learner.ratio_level", "sequence", []),
+        ("learner.policy_loss", "cispo", []),
+        ("learner.loss_aggregation", "seq-mean", []),
     ],
 )
 def test_what_the_plain_loop_lacks(

@@ -35,7 +35,11 @@ def harness() -> Iterator[RolloutHarness]:
 
 @pytest.mark.parametrize(
     ("name", "value", "others"),
-    [("num_replicas", 2, {}), ("memory_utilization", 0.5, {"replica_gpus": 1})],
+    [
+        ("num_replicas", 2, {}),
+        ("max_replicas", 2, {}),
+        ("memory_utilization", 0.5, {"replica_gpus": 1}),
+    ],
 )
 def test_what_plain_vllm_cannot_share(name: str, value: float, others: dict[str, Any]) -> None:
     server = parse_config({"policy_server": {name: value} | others}).policy_server

@@ -1,16 +1,35 @@
 """The parts of `hgpo bench scale` and `hgpo bench publish` that need no Ray."""
 
 import asyncio
+import gc
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from hgpo_rllib.bench.publishing import GB, store_bytes
 from hgpo_rllib.bench.replay import ReplayEngine
-from hgpo_rllib.bench.scale import PLOTTED, figure, repeated
+from hgpo_rllib.bench.scale import PLOTTED, MeasuredRunner, figure, repeated
 from hgpo_rllib.policy_server.types import Generation, Prompt, PublishedWeights, Sampling
 from hgpo_rllib.rollout.trajectory import Trajectory
+
+
+def test_cleaning_up_is_no_work_of_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CPU time of a collection does not count as that of the episodes after it."""
+
+    def busy() -> None:
+        end = time.thread_time() + 0.2
+        while time.thread_time() < end:
+            pass
+
+    runner = object.__new__(MeasuredRunner)
+    runner.prompt_s = runner.clean_s = 0.0
+    monkeypatch.setattr(runner, "_loop", SimpleNamespace(call=lambda *_: 0.0), raising=False)
+    monkeypatch.setattr(runner, "_env_thread", SimpleNamespace(call=None), raising=False)
+    monkeypatch.setattr(gc, "collect", busy)
+    first, second = runner.usage(), runner.usage()
+    assert second["cpu_s"] - first["cpu_s"] < 0.1
 
 
 def test_trajectories_are_repeated_in_new_groups() -> None:

@@ -106,6 +106,16 @@ def test_a_task_is_that_of_its_environment(config: RunConfig) -> None:
     env.close()
 
 
+def test_infos_are_the_callers(config: RunConfig) -> None:
+    """A caller that changes an info changes no other one."""
+    env = make_environment(config.env, "train")
+    env.reset(seed=0)[1]["mixture"].clear()
+    first = env.step("inventory")[4]["mixture"]
+    assert first["environment"]
+    first.clear()
+    assert env.step("inventory")[4]["mixture"]["environment"]
+
+
 def test_a_split_of_one_environment(config: RunConfig) -> None:
     env = make_environment(config.env, "textcraft.dev")
     alone = make_environment(MIXTURE.parts(config)["textcraft"].env, "dev")

@@ -148,6 +148,10 @@ def test_an_environment_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert finished.path.name.startswith("doors-test-random-")
     assert {episode["game"] for episode in lines(finished)} == {"test/0", "test/1", "test/2"}
     assert finished.summary["protocol"]["env"]["data_sha256"] is None
+    other = load_config(None, [*settings, "env.data=other"])
+    again = evaluate(replace(request, config=other, output=None))
+    assert again.path != finished.path
+    assert again.played == finished.played
     assert finished.summary["results"]["all"]["success_rate"]["mean"] > 0
 
 

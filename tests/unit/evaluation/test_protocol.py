@@ -38,6 +38,15 @@ def test_a_model_is_its_files(tmp_path: Path) -> None:
     assert describe_model(write_model(tmp_path / "c", b"other")) != described
 
 
+@pytest.mark.parametrize("name", ["enforce_eager", "enable_prefix_caching"])
+def test_a_model_is_how_it_is_served(tmp_path: Path, name: str) -> None:
+    """Compiled kernels and cached prefills change the last digits."""
+    config = write_model(tmp_path / "a")
+    changed = config.policy_server.model_copy(update={name: False})
+    described = describe_model(config.model_copy(update={"policy_server": changed}))
+    assert described != describe_model(config)
+
+
 def test_a_model_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model of the hub is described by its files in the local cache, without a network."""
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))

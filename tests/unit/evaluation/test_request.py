@@ -20,6 +20,7 @@ NOTHING: dict[str, Any] = {"agent": "random"}
         (["runs/a"], ("runs/a", [])),
         (["runs/a", "env.max_steps=3"], ("runs/a", ["env.max_steps=3"])),
         (["env.max_steps=3", "seed=1"], (None, ["env.max_steps=3", "seed=1"])),
+        (["env.options.level2=true"], (None, ["env.options.level2=true"])),
         (["http://host/v1?a=b"], ("http://host/v1?a=b", [])),
         (["/data/a=b"], ("/data/a=b", [])),
     ],

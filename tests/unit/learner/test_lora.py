@@ -2,12 +2,13 @@
 
 import copy
 import json
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import PreTrainedModel, Qwen2ForCausalLM
+from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
 from hgpo_rllib.learner.learner import HGPOLearner
 from hgpo_rllib.learner.lora import adapter_config, adapter_form, without_lora
@@ -18,6 +19,7 @@ from hgpo_rllib.settings.agent import AgentSettings
 from hgpo_rllib.settings.model import ModelSettings
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 from tests.unit.learner.learner_reference import (
+    QWEN,
     build_learner,
     llm_of,
     make_columns,
@@ -26,6 +28,7 @@ from tests.unit.learner.learner_reference import (
 )
 
 LORA = {"lora_rank": 3, "lora_alpha": 6, "lr": 1e-2, "minibatch_size": 3, "mismatch_alarm": None}
+TIED = Qwen2Config(**QWEN.to_dict() | {"tie_word_embeddings": True})
 IDS = torch.arange(1, 13).view(1, 12)
 
 
@@ -110,6 +113,16 @@ def test_what_is_saved_to_resume(trained: HGPOLearner, model_path: str) -> None:
     state.popitem()
     with pytest.raises(ValueError, match="the checkpoint lacks"):
         other.policy.set_state(state)
+
+
+def test_a_tied_head_is_not_saved(tmp_path: Path) -> None:
+    """Only adapters are saved, also if the frozen head is the embedding."""
+    Qwen2ForCausalLM(TIED).save_pretrained(tmp_path)
+    learner = build_learner(str(tmp_path), **LORA)
+    state = learner.policy.get_state()
+    assert state
+    assert all("lora_" in name for name in state)
+    learner.policy.set_state(state)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -87,6 +87,23 @@ class TestLoad:
         assert learner("learner.importance_cap=null") == ("behavior", None)
         assert learner("learner.old_logp=recomputed") == ("recomputed", None)
 
+    def test_a_level_of_importance_weights_needs_weights(self) -> None:
+        """A level that is not read is refused."""
+        level = "learner.importance_level=sequence"
+        with pytest.raises(ConfigError, match="importance_level=sequence is that of"):
+            load_config(None, [level])
+        capped = load_config(
+            None, [level, "learner.old_logp=recomputed", "learner.importance_cap=2"]
+        )
+        assert capped.learner.importance_level == "sequence"
+        old = load_config(None, [level, "rollout.schedule=asynchronous"]).learner
+        assert (old.importance_level, old.importance_cap) == ("sequence", 2.0)
+
+    def test_a_task_type_named_twice(self) -> None:
+        twice = "games.task_types=[look_at_obj_in_light, look_at_obj_in_light]"
+        with pytest.raises(ConfigError, match="look_at_obj_in_light is named twice"):
+            load_config(None, [twice])
+
     @pytest.mark.parametrize(
         "change",
         [

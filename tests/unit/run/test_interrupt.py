@@ -202,6 +202,20 @@ def test_workers_end_with_their_parent(signum: int) -> None:
 class TestPartialData:
     """Partial data of killed and of running processes."""
 
+    def test_a_file_does_not_replace_a_pipe(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(OSError, match="Not a regular file"), new_file(tmp_path / "pipe"):
+            pytest.fail("began to write")
+        assert (tmp_path / "pipe").is_fifo()
+
+    def test_a_link_to_a_file_stays_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "disk").write_text("old")
+        (tmp_path / "data").symlink_to("disk")
+        with new_file(tmp_path / "data") as file:
+            file.write(b"new")
+        assert (tmp_path / "data").is_symlink()
+        assert (tmp_path / "disk").read_text() == "new"
+
     HOLD = """
 import sys
 from pathlib import Path

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import SessionLog
 
-from hgpo_rllib.config import RunConfig, save_config
+from hgpo_rllib.config import RunConfig, load_config, save_config
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.jsonl import ALL, append_jsonl, read_jsonl
 from hgpo_rllib.reporting.console import TrainingConsole
@@ -20,7 +20,12 @@ from hgpo_rllib.run.checkpoint_files import previous
 from hgpo_rllib.run.directory import RunDirectory
 from hgpo_rllib.run.metrics import selection_rate
 from hgpo_rllib.run.tensorboard import TensorBoard
-from hgpo_rllib.run.trainer import Rows, Training, how_to_continue
+from hgpo_rllib.run.trainer import (
+    Rows,
+    Training,
+    decay_warning,
+    how_to_continue,
+)
 from tests.unit.run.test_tensorboard import read_events
 
 
@@ -238,3 +243,13 @@ def test_a_policy_that_is_better_on_test_alone_is_not_the_best(tmp_path: Path) -
         append_jsonl(training.directory.evaluations, rows)
         assert training._is_best(rows) == best
     assert not training._is_best([])
+
+
+def test_iterations_without_a_learning_rate() -> None:
+    """A run that continues after the decay of its learning rate says so."""
+    decay = "learner.lr_decay_iterations=40"
+    assert decay_warning(load_config(None, ["iterations=100"])) is None
+    assert decay_warning(load_config(None, ["iterations=40", decay])) is None
+    warning = decay_warning(load_config(None, ["iterations=100", decay]))
+    assert warning is not None
+    assert "after iteration 40, so the last 60 iterations learn nothing" in warning

@@ -299,6 +299,18 @@ def test_a_data_directory_may_have_any_name(generated_games: Path, tmp_path: Pat
     assert len(find_games(data, "train")) == len(find_games(generated_games, "train"))
 
 
+def test_an_absolute_path_gives_absolute_games(
+    generated_games: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Even while an environment with a relative path to the same folder exists."""
+    monkeypatch.chdir(generated_games.parent)
+    relative, absolute = ALFWorldEnv(generated_games.name), ALFWorldEnv(generated_games)
+    monkeypatch.chdir("/")
+    absolute.reset(seed=0)
+    assert not Path(relative.games[0]).is_absolute()
+    assert Path(absolute.games[0]).is_absolute()
+
+
 def test_relative_paths_in_two_folders_are_different_data(
     generated_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

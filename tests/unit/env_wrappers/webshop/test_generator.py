@@ -353,3 +353,13 @@ class TestProducts:
         assert last == make_product(spec, 999_999)
         assert last[2]
         assert last[0]["asin"] != make_product(spec, 999_998)[0]["asin"]
+
+
+def test_data_of_another_process_are_not_taken_for_these(tmp_path: Path) -> None:
+    """If another process finishes another spec first, this one fails."""
+
+    def race(done: int, total: int) -> None:
+        generate(tmp_path / "store", CatalogueSpec(products=5, seed=1))
+
+    with pytest.raises(DataError, match="holds data of another spec"):
+        generate(tmp_path / "store", CatalogueSpec(products=5), race)
