@@ -368,7 +368,7 @@ class HGPO(Algorithm):
 
     @override(Algorithm)
     def restore_from_path(self, *args: Any, **kwargs: Any) -> None:
-        with self._learners_use_gpus():  # torch loads the optimizer's moments into a second copy
+        with self._learners_use_gpus():  # the moments are loaded onto them
             super().restore_from_path(*args, **kwargs)
             check_healthy(self.learner_group)
 

@@ -16,11 +16,10 @@ from torch.distributed.checkpoint.state_dict import (
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
-    set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 FULL = StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True)
@@ -92,18 +91,23 @@ def load_full_optimizer_state(
 ) -> None:
     """Load the result of `full_optimizer_state`; every learner must have the full `state`.
 
-    Options such as the weight decay stay those of `optimizer`.
+    Collective. Options such as the weight decay stay those of `optimizer`. torch's
+    `set_optimizer_state_dict` would need memory for two copies of the moments.
     """
     if not state:
         return
-    options = [
-        {name: value for name, value in group.items() if name != "params"}
-        for group in optimizer.param_groups
-    ]
     reshard(module)
-    set_optimizer_state_dict(module, optimizer, state, options=FULL)
-    for group, own in zip(optimizer.param_groups, options, strict=True):
-        group.update(own)
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            saved = state["state"][name]
+            optimizer.state[parameter] = {k: _placed(v, parameter) for k, v in saved.items()}
+
+
+def _placed(value: Tensor, parameter: Tensor) -> Tensor:
+    """Return a copy of an optimizer's value where its parameter is, and sharded like it."""
+    if value.dim() and isinstance(parameter, DTensor):
+        return distribute_tensor(value, parameter.device_mesh, parameter.placements)
+    return value.to(parameter.device, copy=True)
 
 
 def reshard(module: nn.Module) -> None:

@@ -266,6 +266,7 @@ def _replica(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
         tokens = full_sequence(config).tokens
         what = f"KV cache of {server.max_num_seqs} sequences of {tokens:,} tokens"
         cache = model.kv_cache_bytes(server.max_num_seqs * tokens, dtype)
+        cache *= max(1, server.tensor_parallel_size // model.key_value_heads)  # vLLM copies heads
     else:
         what, cache = "KV cache (cpu_kv_cache_gib)", server.cpu_kv_cache_gib * 2**30
     weights = model.parameters * BYTES[dtype]

@@ -61,7 +61,8 @@ class ModelSize:
         heads = config.num_attention_heads
         head_size = getattr(config, "head_dim", None) or self._hidden // heads
         self.attention = heads * head_size
-        self._key_value = config.num_key_value_heads * head_size
+        self.key_value_heads = config.num_key_value_heads
+        self._key_value = self.key_value_heads * head_size
 
     def first_layers(self, layers: int | None) -> "ModelSize":
         """Return the size of the model with only its first `layers` layers; None: all."""

@@ -94,6 +94,13 @@ def play(path: str, **chosen: Any) -> Outcome:
             rng = np.random.default_rng([SEED, learner._weights_seq_no])
             columns["advantage"][plan_update(columns, learner._settings, rng)[0].rows] = 0
         learner._update({DEFAULT_MODULE_ID: columns})
+        if number == 0:
+            learner.gather_optimizer_state()
+            first = [learner._gathered_optimizer]
+            if dist.is_initialized():
+                dist.broadcast_object_list(first)
+        elif number == 1:  # as on a resume
+            learner._set_optimizer_state(first[0])
         learner.policy.mark_weights_changed()
         learner.response_logp(np.arange(1, 5), np.arange(5, 8))  # like the check after an update
     if learner._settings.shard_parameters and learner._reference is not None:
