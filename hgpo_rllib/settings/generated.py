@@ -1,5 +1,6 @@
 """The sections `games`, `store` and `warm_start` of a run file: generated data and pocket model."""
 
+from collections import Counter
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -33,9 +34,8 @@ class GamesSettings(Section):
     @field_validator("task_types")
     @classmethod
     def _names_are_different(cls, names: list[str] | None) -> list[str] | None:
-        for name in names or ():
-            if (names or []).count(name) > 1:
-                raise ValueError(f"{name} is named twice: name each task type once")
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise ValueError(f"{twice[0]} is named twice: name each task type once")
         return names
 
 

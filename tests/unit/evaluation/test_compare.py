@@ -55,6 +55,15 @@ A = {game: [1.0, 0.0] if place % 2 else [0.0, 0.0] for place, game in enumerate(
 B = {game: [1.0, 1.0] if place % 2 else [0.0, 0.5] for place, game in enumerate(GAMES)}
 
 
+def test_data_without_a_hash(tmp_path: Path) -> None:
+    """Games of two data directories can have the same names: the comparison says so."""
+    a, b = (
+        load_evaluation(write(tmp_path / name, A, {"data_sha256": None, "data": f"/{name}"}))
+        for name in ("a", "b")
+    )
+    assert compare(a, b).notes == ["data differ, and their games may too: /a and /b"]
+
+
 def test_a_known_difference(tmp_path: Path) -> None:
     """Ten games of 20 win one episode of two more, and all scores rise."""
     a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", A), ("b", B)))

@@ -4,7 +4,6 @@ import errno
 import io
 import os
 import re
-import resource
 import shutil
 import socket
 import subprocess
@@ -225,20 +224,6 @@ class TestLines:
         directory.truncate(1)
         assert directory.evaluations.read_text() == '{"iteration": 0}\n{"iteration": 1}\n'
         assert list(read_jsonl(directory.evaluations)) == [{"iteration": 0}, {"iteration": 1}]
-
-    def test_lines_are_appended_together_or_not_at_all(self, tmp_path: Path) -> None:
-        """A full disk leaves no part of an evaluation, which a resume would take for the whole."""
-        file, rows = tmp_path / "evaluation.jsonl", [{"split": "x" * 700}] * 3
-        append_jsonl(file, rows)
-        before = file.read_bytes()
-        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 1000, limits[1]))
-        try:
-            with pytest.raises(OSError, match="File too large"):
-                append_jsonl(file, rows)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert file.read_bytes() == before
 
     def test_episodes_of_later_iterations_are_dropped(self, tmp_path: Path) -> None:
         """Episodes of later iterations are deleted, and files of the user are kept."""
