@@ -131,7 +131,8 @@ class TextEnv(gymnasium.Env[str, str], abc.ABC):
         unknown = (options or {}).keys() - {self._task_option}
         if unknown:
             raise DataError(
-                f"reset: unknown option {min(unknown)!r}: the only one is {self._task_option!r}"
+                f"reset: unknown option {min(unknown, key=str)!r}: "
+                f"the only one is {self._task_option!r}"
             )
         super().reset(seed=seed)
         task = (options or {}).get(self._task_option)

@@ -158,13 +158,9 @@ def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
 
 
 def as_override(key: str, value: Any) -> str:
-    """Return ``key=value`` for `load_config`.
-
-    The escapes are YAML's: JSON's own for characters beyond U+FFFF are pairs, which PyYAML does not
-    join.
-    """
-    text = json.dumps(value, ensure_ascii=False)
-    return f"{key}=" + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
+    """Return ``key=value`` for `load_config`; TypeError for values that JSON lacks, as dates."""
+    json.dumps(value)
+    return f"{key}={yaml.safe_dump(value, default_flow_style=True)}"
 
 
 def parse_config(data: dict[str, Any]) -> RunConfig:

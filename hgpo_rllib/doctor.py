@@ -161,7 +161,7 @@ def _room(name: str, free: float, needed: float, remedy: str) -> Check:
 def _short_run_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Check]:
     """Start a short version of the run, and yield what works and how fast."""
     start = time.perf_counter()
-    algorithm = HGPOConfig.from_run_config(short_run_config(config)).build_algo()
+    algorithm = short_run(config).build_algo()
     try:
         yield Check("engine and learner", f"started in {time.perf_counter() - start:.0f} s")
         yield from _iteration(config, algorithm)
@@ -170,15 +170,18 @@ def _short_run_checks(config: RunConfig, model: ModelSize | None) -> Iterator[Ch
         algorithm.stop()
 
 
-def short_run_config(config: RunConfig) -> RunConfig:
-    """Return the settings with few short episodes, without checks that can fail by chance."""
+def short_run(config: RunConfig) -> HGPOConfig:
+    """Return settings with few short episodes, without checks that can fail by chance."""
     members = 2 if config.agent.strategy_prompt is None else 4  # two for each of two strategies
     size = min(members, config.rollout.group_size)
     changes = {"groups_per_iteration": 2, "group_size": size, "strategies": 2}
     rollout = config.rollout.model_copy(update=changes)
-    env = config.env.model_copy(update={"max_steps": min(3, config.env.max_steps)})
     learner = config.learner.model_copy(update={"mismatch_alarm": None, "on_no_signal": "skip"})
-    return config.model_copy(update={"rollout": rollout, "env": env, "learner": learner})
+    short = config.model_copy(update={"rollout": rollout, "learner": learner})
+    settings = HGPOConfig.from_run_config(short)
+    # Environments of a mixture can have a `max_steps` of their own, not above `env.max_steps`.
+    settings.env_config["max_steps"] = min(3, config.env.max_steps)
+    return settings
 
 
 def _iteration(config: RunConfig, algorithm: HGPO) -> Iterator[Check]:

@@ -262,7 +262,7 @@ METRICS: Mapping[str, Metric] = {
 EVALUATION_METRICS: Mapping[str, Metric] = {
     metric.name: metric for panel in EVALUATION for metric in panel.metrics
 }
-"""Metrics of an evaluated split, by name in evaluation.jsonl; see `evaluation_gauge`."""
+"""Metrics of an evaluated split, by name in evaluation.jsonl; see `run.live_metrics`."""
 OF_ENVIRONMENTS = tuple(
     name.removesuffix("{environment}") for name in METRICS if name.endswith("{environment}")
 )

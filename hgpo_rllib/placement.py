@@ -95,7 +95,7 @@ class Demand:
         if not self.fitting(nodes):
             raise ConfigError(
                 f"a trial needs {self} and the cluster has {describe(nodes, self.total)}; "
-                f"lower policy_server.* or cluster.* settings"
+                "lower policy_server.* or cluster.* settings"
             )
 
 

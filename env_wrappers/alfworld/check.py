@@ -123,7 +123,7 @@ def check_game(file: Path, replay: bool, trusted: bool) -> GameCheck:
     task_type = "unknown"
     try:
         found = task_type_of(file)
-        if found not in TASK_TYPES:
+        if found not in TASK_TYPES and is_supported(file):
             raise DataError(f"unknown task type {found!r}")
         task_type = found
         game = validate_json(_game, read_regular(file), "no game")

@@ -262,7 +262,7 @@ def get_engine(game: str | Path, trusted: bool = False) -> GameEngine:
         DataError: see ``GameEngine``.
     """
     with _textworld:
-        return _cached_engine(str(game), trusted)
+        return _cached_engine(str(Path(game).absolute()), trusted)
 
 
 def read_content(game: Path) -> Mapping[str, Any]:

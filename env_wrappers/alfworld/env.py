@@ -87,15 +87,16 @@ class ALFWorldEnv(TextEnv):
 
     def _act(self, action: str) -> tuple[str, float, bool, bool]:
         assert self._engine is not None, "an episode is running"
-        assert self._state is not None
-        inadmissible = action.strip() not in self._state.admissible
+        before = self._state
+        assert before is not None
         try:
-            self._state, observation = self._engine.step(self._state, action)
+            self._state, observation = self._engine.step(before, action)
         except DataError as error:
             raise DataError(f"{self._game} {error}") from error
-        if not inadmissible:
+        if self._state is not before:
             self._taken += (action,)
         won = self._state.won
+        inadmissible = action.strip() not in before.admissible
         return observation, self._success_reward * won, won, inadmissible
 
     def _settings(self) -> dict[str, Any]:

@@ -76,10 +76,9 @@ class CachedPddlEnv(PddlEnv):
         self._actions: dict[int, Any] = {}
         self._commands: dict[int, str] = {}
         self._texts: dict[Any, str] = {}
-        self._unused_state: Any = None
         with translator_arguments(), _memoized_logic() if self.memoized else nullcontext():
             super().load(filename_or_data)
-        self._unused_state = self._pddl_state
+        self._unused_state: Any = self._pddl_state
         demangler = Demangler(game_infos=self._entity_infos)
         for info in self._entity_infos.values():
             info.name = demangler.demangle_alfred_name(info.id)
@@ -140,8 +139,8 @@ class CachedPddlEnv(PddlEnv):
             "entity_infos": self._entity_infos,
         }
         template = self._logic.actions[action.name].template
-        action.command_template = self._logic.grammar.derive(template, context)
-        return action.format_command(self._names)  # type: ignore[no-any-return]
+        text: str = self._logic.grammar.derive(template, context)
+        return text.format(**self._names)
 
 
 def _parts(symbols: Iterable[Any]) -> Iterator[Any]:

@@ -54,15 +54,14 @@ def hiper(
     Returns:
         Advantages, and the targets of the values. In both, `high` is 0 where no segment begins.
     """
+    gamma = settings.gamma
     following = next_values(steps, begins, last=0.0) > 0  # whether the next step begins a segment
     high = next_values(steps, value.high, last=0.0)
     low = np.where(following, high, next_values(steps, value.low, last=0.0))
     target = SegmentValues(
-        low=lambda_returns(steps, low, np.where(following, 0.0, settings.gae_lambda), settings),
-        high=lambda_returns(
-            steps, high, np.where(following, settings.segment_lambda, 1.0), settings
-        ),
-        switch=lambda_returns(steps, high, np.where(following, 0.0, 1.0), settings),
+        low=lambda_returns(steps, low, np.where(following, 0.0, settings.gae_lambda), gamma),
+        high=lambda_returns(steps, high, np.where(following, settings.segment_lambda, 1.0), gamma),
+        switch=lambda_returns(steps, high, np.where(following, 0.0, 1.0), gamma),
     )
     raw = SegmentValues(*(goal - estimate for goal, estimate in zip(target, value, strict=True)))
     high = np.zeros(len(steps))
@@ -74,14 +73,11 @@ def hiper(
     ), target._replace(high=np.where(begins, target.high, 0.0))
 
 
-def lambda_returns(
-    steps: StepArrays, following: Floats, decay: Floats, settings: EstimatorSettings
-) -> Floats:
+def lambda_returns(steps: StepArrays, following: Floats, decay: Floats, gamma: float) -> Floats:
     """Return ``y_t - p_t``, ``y_t = r_t + γ ((1 - λ_t) V_t + λ_t y_{t+1})``, shape ``(steps,)``.
 
     `following` is V_t, the value of the step after t, `decay` is λ_t, and p_t the penalty of an
-    invalid action. Reads gamma.
+    invalid action.
     """
-    gamma = settings.gamma
     own = step_rewards(steps, gamma) + gamma * (1 - decay) * following
     return discounted_sums(steps, own, gamma * decay) - steps.penalties

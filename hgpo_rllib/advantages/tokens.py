@@ -8,7 +8,7 @@ closed form of the `gae` over turns and the values of tokens.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hgpo_rllib.advantages.baselines import over_batch, value_targets
+from hgpo_rllib.advantages.baselines import gae, over_batch, value_targets
 from hgpo_rllib.advantages.groups import EstimatorSettings, group_mean
 from hgpo_rllib.advantages.steps import Floats, Ints, StepArrays, discounted_sums, step_rewards
 
@@ -59,7 +59,7 @@ def vetta(
     The normalization is a reconstruction: over the tokens of the batch, as in `ppo_tokens`.
     Reads normalize, gamma, gae_lambda, token_weight (α); needs value.
     """
-    turn = value_targets(steps, settings) - steps.require("value")
+    turn = gae(steps, steps.require("value"), settings.gamma, settings.gae_lambda)
     residual = group_mean(tokens.response, tokens.value) - tokens.value
     advantage = turn[tokens.step] + settings.token_weight * residual
     rewards = step_rewards(steps, settings.gamma)

@@ -25,11 +25,19 @@ from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.groups import compare_levels, leave_one_out
 from hgpo_rllib.errors import ConfigError
 
-OPENS = {("left", "light"): 0.8, ("left", "dark"): 0.6}
-OPENS |= {("right", "light"): 0.5, ("right", "dark"): 0.3}
+OPENS = {
+    ("left", "light"): 0.8,
+    ("left", "dark"): 0.6,
+    ("right", "light"): 0.5,
+    ("right", "dark"): 0.3,
+}
 """Probability of opening the chest, by path; the two turns before it have probability 1/2 each."""
-FINDS = {("left", "light"): 0.9, ("left", "dark"): 0.6}
-FINDS |= {("right", "light"): 0.4, ("right", "dark"): 0.1}
+FINDS = {
+    ("left", "light"): 0.9,
+    ("left", "dark"): 0.6,
+    ("right", "light"): 0.4,
+    ("right", "dark"): 0.1,
+}
 """Probability that the chest holds the reward, by path."""
 CHEST, LEAVE = 10.0, 3.0  # rewards
 LENGTH = 4  # steps of every trajectory

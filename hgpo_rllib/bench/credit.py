@@ -119,9 +119,15 @@ def check(config: RunConfig) -> str | None:
     """Return the hash of the tasks, if the environment hashes its data.
 
     Raises:
-        ConfigError: an environment without snapshots, strategies, or groups of one.
+        ConfigError: an environment without snapshots, strategies, a `keep_penalty`, or groups of
+            one.
     """
     check_no_strategies(config, "hgpo bench credit")
+    if config.algorithm.keep_penalty:
+        raise ConfigError(
+            "algorithm.keep_penalty: set it to 0: it depends on the length of the whole episode, "
+            "and a branch is only its end"
+        )
     env, split = config.env, config.env.train_split
     if config.rollout.group_size < 2:
         raise ConfigError("rollout.group_size: set it to 2 or more: estimators compare episodes")

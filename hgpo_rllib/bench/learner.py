@@ -107,6 +107,8 @@ def check(run: RunConfig) -> None:
         ("learner.entropy_coeff", run.learner.entropy_coeff > 0, "0"),
         ("learner.ratio_level", run.learner.ratio_level != "token", "token"),
         ("learner.policy_loss", run.learner.policy_loss != "ppo", "ppo"),
+        ("learner.dual_clip", run.learner.dual_clip is not None, "null"),
+        ("learner.kl_estimator", run.learner.kl_estimator != "k3", "k3"),
         ("learner.loss_aggregation", run.learner.loss_aggregation != "token-mean", "token-mean"),
     ):
         if used:
@@ -126,7 +128,8 @@ def random_steps(run: RunConfig, steps: int) -> Columns:
             played.append(Trajectory(info, []))
             memory = Memory()
         offered = info["admissible_actions"]
-        prompt = renderer.prompt(info["goal"], observation, offered, memory).token_ids
+        own = renderer.for_task(info)
+        prompt = own.prompt(info["goal"], observation, offered, memory).token_ids
         action = str(rng.choice(offered))
         ids = renderer.encode(f"<think>{action}</think><action>{action}</action>")
         ids = ids[: run.agent.max_response_tokens]

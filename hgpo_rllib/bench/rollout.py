@@ -215,8 +215,12 @@ async def play_in_lock_step(
 
 
 def describe_episodes(played: Sequence[Trajectory], seconds: float, lock_steps_per_s: float) -> Row:
-    """Return the row of a turn: the episodes played asynchronously, their total duration, and the
-    steps per second in lock-step.
+    """Return the row of a turn.
+
+    Args:
+        played: the episodes played asynchronously.
+        seconds: their total duration.
+        lock_steps_per_s: environment steps per second in lock-step.
     """
     steps = [step for trajectory in played for step in trajectory.steps]
     return {
@@ -245,6 +249,7 @@ def bench_weights(model: ModelSettings, server: PolicyServerSettings, updates: i
         learner afterwards (``logp_gap``).
     """
     assert model.model_path is not None
+    model = model.model_copy(update={"lora_rank": 0})  # whole models are published, not adapters
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
     with PolicyServer(model, agent, server) as running:
         replicas = Replicas.of(running.app, server.max_outage_s)

@@ -14,13 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import matplotlib as mpl
 import numpy as np
 import ray
 import torch
 
+from hgpo_rllib.agent.renderer import EncodedPrompt, TokenRenderer
 from hgpo_rllib.algorithm import HGPOConfig
 from hgpo_rllib.bench.measure import Row, Tables, resident
 from hgpo_rllib.bench.replay import recorded_responses, replaying
@@ -46,22 +47,28 @@ PLOTTED = {
 }
 
 
+class TimedRenderer(TokenRenderer):
+    """Renderer that measures its own work, also that of its copies for tasks of a mixture."""
+
+    seconds: ClassVar[float] = 0.0
+    """CPU seconds of all prompts of this process."""
+
+    def prompt(self, *arguments: Any) -> EncodedPrompt:
+        """See `TokenRenderer`."""
+        start = time.thread_time()
+        try:
+            return super().prompt(*arguments)
+        finally:
+            TimedRenderer.seconds += time.thread_time() - start
+
+
 class MeasuredRunner(HGPOEnvRunner):
     """Env runner that measures its own work."""
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.prompt_s = self.clean_s = 0.0
-        render = self.renderer.prompt
-
-        def timed(*arguments: Any) -> Any:
-            start = time.thread_time()
-            try:
-                return render(*arguments)
-            finally:
-                self.prompt_s += time.thread_time() - start
-
-        self.renderer.prompt = timed  # type: ignore[assignment, method-assign]
+        self.clean_s = 0.0
+        self.renderer.__class__ = TimedRenderer
 
     def usage(self) -> Row:
         """Return CPU seconds of this process and its parts so far, and its memory in bytes."""
@@ -69,7 +76,7 @@ class MeasuredRunner(HGPOEnvRunner):
             "cpu_s": time.process_time() - self.clean_s,
             "env_s": self._loop.call(self._env_thread.call, time.thread_time),
             "loop_s": self._loop.call(time.thread_time),
-            "prompt_s": self.prompt_s,
+            "prompt_s": TimedRenderer.seconds,
         }
         start = time.thread_time()  # no work of the rollout between two calls
         gc.collect()

@@ -82,9 +82,11 @@ def rollout(
     """Compare policy server and rollouts with plain vLLM and lock-step; time weight updates."""
     from hgpo_rllib.bench.rollout import bench_rollout, bench_weights, check
     from hgpo_rllib.run.cluster import ray_cluster
+    from hgpo_rllib.run.inputs import check_engine
 
     run, console = _prepare(config, overrides)
     run = run.without_learners()
+    check_engine(run.policy_server)
     check(run.policy_server)
     with ray_cluster(run):
         with console.stage("rolling out, alternating with the other implementations"):
@@ -223,6 +225,7 @@ def credit(
     """Compare the estimators' advantages with true ones, measured by playing branches."""
     from hgpo_rllib.bench import fidelity
     from hgpo_rllib.bench.credit import Plan, bench_credit
+    from hgpo_rllib.run.inputs import check_engine
 
     _check_folder(figure)
     if source.suffix == ".json":
@@ -233,6 +236,7 @@ def credit(
         result = fidelity.load_result(source)
     else:
         run, _ = _prepare(source, overrides)
+        check_engine(run.policy_server)
         plan = Plan(groups or 48, steps or 240, branches or 32)
         with progress("playing branches", "repeat the command to continue") as advance:
             folder, result = bench_credit(run, plan, output, advance)

@@ -107,7 +107,7 @@ def main() -> None:
     gc.set_threshold(100_000)
     try:
         with log_events(), sigterm_as_interrupt():
-            app(standalone_mode=True)
+            app()
     except (ConfigError, DataError) as error:
         print(f"hgpo: {error}", file=sys.stderr)
         sys.exit(2)

@@ -20,7 +20,7 @@ GameOption = Annotated[int, typer.Option(help="index of a game in the split, fro
 WebOption = Annotated[bool, typer.Option("--web", help="serve it to a browser on this machine")]
 PortOption = Annotated[
     int | None,
-    typer.Option(help="port of --web; 0: any free port (default: 3000)", min=0, max=65535),
+    typer.Option(help="port of the pages; 0: any free port (default: 3000)", min=0, max=65535),
 ]
 
 

@@ -70,18 +70,20 @@ def released_plan(num_tasks: int, games: int | None, by_worker: bool) -> Plan:
             Otherwise one generator draws 128 different games at a time.
     """
     count = RELEASED_TASKS if games is None else games
-    draw = _walks if by_worker else _draws
+    draw = _shuffles if by_worker else _draws
     tasks = {seed: draw(num_tasks, count, seed + RELEASED_OFFSET) for seed in RELEASED_SEEDS}
     return Plan("released", tasks)
 
 
-def _walks(num_tasks: int, count: int, seed: int) -> Sequence[int]:
+def _shuffles(num_tasks: int, count: int, seed: int) -> Sequence[int]:
+    """Return tasks in turn from one shuffle per environment, which repeats at its end."""
     workers = range(RELEASED_ENVIRONMENTS)
     orders = [np.random.RandomState(seed + worker).permutation(num_tasks) for worker in workers]
     return np.resize(np.stack(orders, axis=1), count).tolist()  # the shuffles repeat
 
 
 def _draws(num_tasks: int, count: int, seed: int) -> Sequence[int]:
+    """Return tasks drawn without replacement, as many at a time as there are environments."""
     rng = np.random.RandomState(seed)
     drawn: list[int] = []
     while len(drawn) < count:

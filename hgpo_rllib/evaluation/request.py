@@ -15,6 +15,7 @@ from hgpo_rllib.evaluation.models import EvaluatedModel, LocalModel
 from hgpo_rllib.evaluation.plan import DEFAULT_SEEDS
 from hgpo_rllib.evaluation.scripted import SCRIPTED
 from hgpo_rllib.run.checkpoint import load_policy_config, run_file_of
+from hgpo_rllib.run.inputs import check_engine
 from hgpo_rllib.settings.env import EnvSettings
 
 ONE_REPLICA = (
@@ -126,6 +127,7 @@ def settings_of(
         return load_config(run_file, changes)
     config = load_policy_config(model, changes)
     check_length(config)
+    check_engine(config.policy_server)
     return config
 
 

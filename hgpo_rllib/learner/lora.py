@@ -54,23 +54,19 @@ def adapter_form(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def base_state(llm: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the frozen weights in host memory, named as in a model without adapters."""
-    return {
+def merged_state(
+    llm: PreTrainedModel, adapters: Mapping[str, Tensor], config: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Return the frozen weights of `llm` with adapters merged in, in host memory.
+
+    They are named as in a model without adapters. `adapters` are named as in the model with
+    adapters; other tensors are ignored.
+    """
+    state = {
         name.replace(".base_layer.", "."): tensor.cpu()
         for name, tensor in llm.state_dict().items()
         if ".lora_" not in name
     }
-
-
-def merged_state(
-    base: Mapping[str, Tensor], adapters: Mapping[str, Tensor], config: Mapping[str, Any]
-) -> dict[str, Tensor]:
-    """Return the weights `base` with adapters merged in, in host memory.
-
-    `adapters` are named as in the model with adapters; other tensors are ignored.
-    """
-    state = dict(base)
     for name, down in adapters.items():
         layer, found, _ = name.partition(f".lora_A.{NAME}.")
         if found:

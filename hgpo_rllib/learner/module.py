@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from hgpo_rllib.learner.critic import Critic, hidden_states, make_critic
-from hgpo_rllib.learner.lora import adapter_config, adapter_form, add_lora, base_state, merged_state
+from hgpo_rllib.learner.lora import adapter_config, adapter_form, add_lora, merged_state
 from hgpo_rllib.learner.sharding import full_parameters, load_full_parameters, shard
 from hgpo_rllib.models import checkpoint_form, load_model
 from hgpo_rllib.policy_server.engine import find_transport
@@ -119,7 +119,7 @@ class LLMModule(TorchRLModule):
         if self.model_config["lora_rank"]:
             # One learner cannot gather the others' shards, but a frozen model does not change.
             whole = load_model(self.model_config["model_path"]) if self._sharded else self.llm
-            state = merged_state(base_state(whole), state, adapter_config(self.llm))
+            state = merged_state(whole, state, adapter_config(self.llm))
         return checkpoint_form(state, self.llm.config)
 
     def close(self) -> None:

@@ -5,7 +5,6 @@ import gzip
 import itertools
 import json
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +18,7 @@ from hgpo_rllib.agent import TextRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
 from hgpo_rllib.environments.checks import make_environment
-from hgpo_rllib.environments.spec import MakeExpert
+from hgpo_rllib.environments.spec import MakeExpert, Progress
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.settings.env import EnvSettings
 from hgpo_rllib.warmstart.demonstrations import play
@@ -42,8 +41,8 @@ def write_demos(
     expert: str,
     repeats: int,
     seed: int,
-    limit: int | None = None,
-    on_progress: Callable[[int, int], None] = lambda done, total: None,
+    limit: int | None,
+    on_progress: Progress,
 ) -> list[Demo]:
     """Write the won episodes to `out`, atomically after all tasks are played.
 

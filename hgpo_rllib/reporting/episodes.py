@@ -47,7 +47,7 @@ def pack_episodes(experiments: Experiments) -> list[dict[str, Any]]:
         rows = read_episodes(run.episode_files[iteration], RUN_EPISODES)
         episodes = [row for row in rows if row.get("steps")]
         if episodes:
-            sets.append(_set(label, run, iteration, episodes, MAX_CHARACTERS // len(chosen)))
+            sets.append(_set(label, iteration, episodes, MAX_CHARACTERS // len(chosen)))
     return sets
 
 
@@ -68,9 +68,7 @@ def _chosen(experiments: Experiments) -> Iterator[tuple[str, Run, int]]:
         yield "", run, recorded[place]
 
 
-def _set(
-    label: str, run: Run, iteration: int, episodes: Sequence[Row], limit: int
-) -> dict[str, Any]:
+def _set(label: str, iteration: int, episodes: Sequence[Row], limit: int) -> dict[str, Any]:
     by_group: dict[str, list[Row]] = {}
     # Workers finish in arbitrary order, which must not affect the selection.
     for episode in sorted(episodes, key=lambda e: (str(e.get("game")), _member(e))):
@@ -95,7 +93,6 @@ def _set(
     ]
     return {
         "label": label,
-        "run": run.path.name,
         "iteration": iteration,
         "split": str(episodes[0].get("split") or ""),
         # Advantage of full color: a quantile, as one outlier would make all others pale.

@@ -15,8 +15,8 @@ from rich.table import Table
 from env_wrappers.files import write_atomically
 from hgpo_rllib.reporting import style
 from hgpo_rllib.reporting.console import make_table
-from hgpo_rllib.reporting.numbers import percent, points
-from hgpo_rllib.reporting.tables import mean_rates
+from hgpo_rllib.reporting.numbers import percent
+from hgpo_rllib.reporting.tables import formatted_rates, mean_rates
 from hgpo_rllib.results import Sweep
 
 COLORS = "cividis"  # uniform lightness, suitable for color-blind readers
@@ -49,16 +49,16 @@ def as_text(value: Any) -> str:
 
 def results_table(sweep: Sweep) -> Table:
     """Return a table of points: held-out success before and after, mean and error over seeds."""
+    summary = summarize(sweep.trials, sweep.keys).reset_index()
+    rates = formatted_rates(summary).to_dict("records")
     rows = [
         {
             **{key.replace(".", ".\n"): row[key] for key in sweep.keys},
             "seeds": row["runs"],
             _trained(sweep.keys): span(row["iterations_min"], row["iterations_max"]),
-            "before": percent(row["before"], row["before_error"]),
-            "after": percent(row["after"], row["after_error"]),
-            "difference (points)": points(row["gain"], row["gain_error"]),
+            **cells,
         }
-        for row in summarize(sweep.trials, sweep.keys).reset_index().to_dict("records")
+        for row, cells in zip(summary.to_dict("records"), rates, strict=True)
     ]
     return make_table(rows, "Held-out success, mean ± standard error over seeds")
 

@@ -34,12 +34,12 @@ def rates(changes: pd.DataFrame, runs: Runs, by: str) -> pd.DataFrame:
     return mean_rates(groups).join(groups["episodes"].first())
 
 
-def _formatted(rows: pd.DataFrame) -> pd.DataFrame:
+def formatted_rates(rows: pd.DataFrame) -> pd.DataFrame:
     """Format success before and after, and the difference, of each row."""
     cells = {
         "before": map(percent, rows["before"], rows["before_error"]),
         "after": map(percent, rows["after"], rows["after_error"]),
-        "difference": map(points, rows["gain"], rows["gain_error"]),
+        "difference (points)": map(points, rows["gain"], rows["gain_error"]),
     }
     return pd.DataFrame({name: list(texts) for name, texts in cells.items()}, rows.index)
 
@@ -60,7 +60,7 @@ def experiment_table(experiments: Experiments) -> pd.DataFrame:
     """Return a table that compares the experiments."""
     every = experiments.values()
     pooled = [rates(runs.changes, runs, "split").reindex([ALL]) for runs in every]
-    table = _formatted(pd.concat(pooled).set_axis(list(experiments)))
+    table = formatted_rates(pd.concat(pooled).set_axis(list(experiments)))
     table.insert(0, "runs", [str(len(runs.members)) for runs in every])
     return table
 
@@ -77,7 +77,7 @@ def run_table(experiments: Experiments) -> pd.DataFrame:
         "last evaluated": changes["iteration"].astype("str").fillna(MISSING),
         "episodes": [decimal(value, 0) for value in changes["episodes"]],
     }
-    return pd.DataFrame(cells).join(_formatted(changes))
+    return pd.DataFrame(cells).join(formatted_rates(changes))
 
 
 def split_table(runs: Runs) -> pd.DataFrame:
@@ -85,7 +85,7 @@ def split_table(runs: Runs) -> pd.DataFrame:
     found = rates(runs.changes, runs, "split")
     if len(found) == 2:
         found = found.drop(index=ALL, errors="ignore")  # else shown twice
-    table = _formatted(found)
+    table = formatted_rates(found)
     table.insert(0, "episodes", [decimal(value, 0) for value in found["episodes"]])
     names = [split for split in table.index if split != ALL]
     return table.loc[[*names, *table.index.intersection([ALL])]].rename({ALL: "all held-out"})
@@ -94,7 +94,9 @@ def split_table(runs: Runs) -> pd.DataFrame:
 def task_type_table(experiments: Experiments) -> pd.DataFrame:
     """Return held-out success by task type; for several experiments, only after training."""
     found = {
-        name: _formatted(rates(runs.task_type_changes.query("split == @ALL"), runs, "task_type"))
+        name: formatted_rates(
+            rates(runs.task_type_changes.query("split == @ALL"), runs, "task_type")
+        )
         for name, runs in experiments.items()
     }
     if len(found) == 1:

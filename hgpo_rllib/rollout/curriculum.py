@@ -10,7 +10,7 @@ from hgpo_rllib.rollout.trajectory import Trajectory
 
 SMALLEST_WEIGHT = 0.1
 """Minimum weight of a task type, so that one that always or never succeeds is still drawn."""
-STEP = 0.1
+LATEST_WEIGHT = 0.1
 """Weight of the latest group in the moving average of its task type's success rate."""
 
 
@@ -42,7 +42,7 @@ class Curriculum(TaskOrder):
         if group:
             task_type = task_type_of(group[0].info)
             success = float(np.mean([trajectory.won for trajectory in group]))
-            self.rates[task_type] += STEP * (success - self.rates[task_type])
+            self.rates[task_type] += LATEST_WEIGHT * (success - self.rates[task_type])
 
 
 def task_type_of(info: Mapping[str, Any]) -> str:

@@ -27,8 +27,10 @@ class EnvFailedError(RuntimeError):
 
 
 class EnvTimeoutError(EnvFailedError):
-    """No answer from an environment within `rollout.env_timeout_s`, or from a client within
-    `rollout.session_timeout_s`."""
+    """An environment or a client did not respond in time.
+
+    The limits are `rollout.env_timeout_s` and `rollout.session_timeout_s`.
+    """
 
 
 class EnvThread:

@@ -37,10 +37,9 @@ def evaluate_splits(algorithm: Algorithm, runners: Any) -> tuple[dict[str, Any],
         Results per split (see `summarize_trajectories`) and of all episodes under ``all``,
         environment steps, agent steps, as RLlib expects.
     """
-    config = algorithm.config
+    config, runner = algorithm.config, algorithm.env_runner
     results, everything = {}, []
     for split in config.eval_splits:
-        runner = algorithm.env_runner
         tasks = TaskOrder(runner.num_tasks(split), HELD_OUT_ORDER_SEED).first(config.eval_episodes)
         played = runner.play(split, tasks, group_size=1, temperature=config.eval_temperature)
         if missing := len(tasks) - len(played):

@@ -141,7 +141,8 @@ def compute_dtype(config: RunConfig) -> Dtype:
 
 def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
     """Return the parts of one learner; several learners hold the same, or shards."""
-    where = "GPU" if config.cluster.learner_gpus else "host"
+    on_gpu, sharded = config.cluster.learner_gpus > 0, config.learner.shard_parameters
+    where = "GPU" if on_gpu else "host"
     process = LEARNER if config.cluster.num_learners else MAIN
     parts, one_pass = _stored(config, model), _one_pass(config, model)
     items = []
@@ -153,11 +154,10 @@ def _learner(config: RunConfig, model: ModelSize) -> list[MemoryItem]:
             parts["moments in a step, beyond a pass"] = beyond
     parts |= one_pass
     items = [*(MemoryItem(process, where, what, size) for what, size in parts.items()), *items]
-    if config.learner.shard_parameters:
+    if sharded or (on_gpu and config.model.lora_rank):  # a checkpoint has the adapters merged
         whole = model.parameters * LEARNER_BYTES
         items.append(MemoryItem(f"first {LEARNER}", "host", "whole weights, float32", whole))
-    if config.cluster.learner_gpus:  # whole weights, counted above, are those of a checkpoint too
-        sharded = config.learner.shard_parameters
+    if on_gpu:  # whole weights, counted above, are those of a checkpoint too
         what = ("moments" if sharded else "weights and moments") + " of a checkpoint, float32"
         size = (2 if sharded else 3) * _trained_bytes(config, model)
         items.append(MemoryItem(f"first {LEARNER}", "host", what, size))

@@ -29,7 +29,7 @@ from hgpo_rllib.agent import TokenRenderer
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.jsonl import read_jsonl
 from hgpo_rllib.learner.host_memory import set_up_host_memory
-from hgpo_rllib.learner.lora import adapter_config, add_lora, base_state, merged_state
+from hgpo_rllib.learner.lora import adapter_config, add_lora, merged_state
 from hgpo_rllib.models import checkpoint_form, load_chat_tokenizer, load_model, save_model
 from hgpo_rllib.settings.learner import resolve_compute_dtype
 
@@ -52,9 +52,9 @@ class Demonstration:
 def read_demonstrations(file: Path) -> list[Demonstration]:
     """Read JSON lines or parquet with ``prompt`` and ``response``, or JSON lines with ``messages``.
 
-    ``game`` is optional. ``rendered_prompt``, in place of ``prompt``, has the chat template, as of
-    `hgpo data export`. ``messages`` are alternately of the roles user and assistant, as of
-    `hgpo data demos`.
+    ``game`` is optional. ``rendered_prompt``, in place of ``prompt``, has the chat template, as
+    `hgpo data export` writes it. ``messages`` are alternately of the roles user and assistant, as
+    `hgpo data demos` writes them.
 
     Raises:
         ResultsError: the file cannot be read.
@@ -221,7 +221,7 @@ def fine_tune(
         result["validation_loss"] = validated[-1] if validated else trainer.evaluate()["eval_loss"]
     weights: dict[str, Any] = {name: p.detach() for name, p in model.state_dict().items()}
     if rank:
-        weights = merged_state(base_state(model), weights, adapter_config(model))
+        weights = merged_state(model, weights, adapter_config(model))
     with new_directory(output) as partial:
         save_model(path, checkpoint_form(weights, model.config), str(partial))
         sync_folder(partial)  # the command removes its checkpoints next

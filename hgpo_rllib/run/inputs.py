@@ -16,6 +16,7 @@ from hgpo_rllib.environments.checks import check_settings
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.jsonl import ALL
 from hgpo_rllib.run.trackers import check_trackers
+from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 LOOPBACK = "127.0.0.1"
 WEIGHTS = ("*.safetensors", "*.bin")
@@ -48,10 +49,15 @@ def check_inputs(config: RunConfig) -> None:
         from hgpo_rllib.models import load_chat_tokenizer  # imports torch
 
         load_chat_tokenizer(config.model.model_path)
-    if config.policy_server.engine == "vllm":
+    check_engine(config.policy_server)
+
+
+def check_engine(server: PolicyServerSettings) -> None:
+    """Raise ConfigError if the engine is vLLM, built for another device than that of `server`."""
+    if server.engine == "vllm":
         from hgpo_rllib.policy_server import openai_server  # imports Ray
 
-        openai_server.check_device(config.policy_server, openai_server.vllm_is_for_cpu())
+        openai_server.check_device(server, openai_server.vllm_is_for_cpu())
 
 
 def existing_folder(path: str) -> Path:

@@ -4,8 +4,8 @@ import contextlib
 import functools
 import shlex
 import time
-from collections import defaultdict
 from collections.abc import Generator, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +215,7 @@ class Training:
         self._save(after)
         write_json(self.directory.summary, {"seconds": self.console.seconds})
         table = split_table(load_runs(self.directory.path))
-        names = {"difference": "difference (points)"}
-        self.console.summary(table.rename(columns=names).to_dict("index"))
+        self.console.summary(table.to_dict("index"))
         yield after
 
     def _finished(self, start: float) -> bool:
@@ -280,10 +279,10 @@ class Training:
         """Whether this evaluation, which is already in the file, beats all previous ones."""
         if not rows:
             return False
-        evaluations = defaultdict(list)
-        for row in read_jsonl(self.directory.evaluations):
-            evaluations[row["iteration"]].append(row)
-        rates = {iteration: selection_rate(same) for iteration, same in evaluations.items()}
+        evaluations = groupby(
+            read_jsonl(self.directory.evaluations), key=lambda row: row["iteration"]
+        )
+        rates = {iteration: selection_rate(same) for iteration, same in evaluations}
         return rates.pop(rows[0]["iteration"]) > max(rates.values(), default=-1.0)
 
     def _restore(self) -> None:

@@ -94,5 +94,5 @@ def check_transport(
         if not possible:
             raise ValueError(
                 f"policy_server.weight_transport={name} needs {needed}, or "
-                "weight_transport=object_store"
+                "policy_server.weight_transport=object_store"
             )

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from hgpo_rllib.cli.doctor import SMALL
 from hgpo_rllib.cli.main import app
-from hgpo_rllib.config import RunConfig, load_config, parse_config
-from hgpo_rllib.doctor import GIB, machine_checks, short_run_config
+from hgpo_rllib.config import RunConfig, load_config
+from hgpo_rllib.doctor import GIB, machine_checks, short_run
 from hgpo_rllib.run.inputs import check_files
 from hgpo_rllib.run.model_size import find_size
 from tests.paths import ROOT
@@ -109,10 +109,12 @@ def test_memory_of_all_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert needed[1] - needed[0] == pytest.approx(3 * cache, rel=0.1)
 
 
-@pytest.mark.parametrize("name", ["alfworld_pocket", "alfworld_pocket_strata"])
+@pytest.mark.parametrize("name", ["alfworld_pocket", "alfworld_pocket_strata", "mixture_pocket"])
 def test_the_settings_of_the_short_run_are_valid(name: str) -> None:
-    """The shortened settings stay valid, also for strategies, which need two members each."""
-    parse_config(short_run_config(load_config(QWEN.with_name(f"{name}.yaml"), [])).model_dump())
+    """Also for strategies, which need two members each, and for limits of a mixture's parts."""
+    config = short_run(load_config(QWEN.with_name(f"{name}.yaml"), []))
+    assert config.env_config["max_steps"] == 3
+    assert config.group_size == (4 if name.endswith("strata") else 2)
 
 
 @pytest.mark.parametrize("name", ["alfworld_pocket", "webshop_pocket", "textcraft_pocket"])

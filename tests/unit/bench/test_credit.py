@@ -347,6 +347,12 @@ def test_strategies_are_refused() -> None:
         credit.check(load_config(Path("alfworld_pocket_strata"), []))
 
 
+def test_a_penalty_that_depends_on_the_whole_episode_is_refused(config: RunConfig) -> None:
+    algorithm = config.algorithm.model_copy(update={"keep_penalty": 0.3})
+    with pytest.raises(ConfigError, match=r"algorithm.keep_penalty: set it to 0"):
+        credit.check(config.model_copy(update={"algorithm": algorithm}))
+
+
 def test_groups_of_one_are_refused(config: RunConfig) -> None:
     one = config.rollout.model_copy(update={"group_size": 1})
     with pytest.raises(ConfigError, match=r"rollout.group_size: set it to 2 or more"):

@@ -75,6 +75,8 @@ def test_the_same_type(run: RunConfig) -> None:
         ("learner.entropy_coeff", "0.001", []),
         ("learner.ratio_level", "sequence", []),
         ("learner.policy_loss", "cispo", []),
+        ("learner.dual_clip", "3", []),
+        ("learner.kl_estimator", "k1", []),
         ("learner.loss_aggregation", "seq-mean", []),
     ],
 )

@@ -188,6 +188,12 @@ def test_an_unknown_reset_option_is_an_error(make: Make, name: str, key: object)
     env.reset(options={})
 
 
+def test_one_of_several_unknown_reset_options_is_named(make: Make) -> None:
+    """Also if their types have no order."""
+    with pytest.raises(DataError, match="unknown option 3:"):
+        make().reset(options={"gmae": 0, 3: 0})  # type: ignore[dict-item]
+
+
 @pytest.mark.parametrize("options", [3, "game", ["game"], [("game", 0)]])
 def test_options_must_be_a_dictionary(make: Make, options: Any) -> None:
     kind = type(options).__name__

@@ -38,11 +38,22 @@ def test_a_model_is_its_files(tmp_path: Path) -> None:
     assert describe_model(write_model(tmp_path / "c", b"other")) != described
 
 
-@pytest.mark.parametrize("name", ["enforce_eager", "enable_prefix_caching"])
-def test_a_model_is_how_it_is_served(tmp_path: Path, name: str) -> None:
-    """Compiled kernels and cached prefills change the last digits."""
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("engine", "other"),
+        ("num_replicas", 2),
+        ("max_num_seqs", 7),
+        ("tensor_parallel_size", 2),
+        ("replica_gpus", 1),
+        ("enforce_eager", False),
+        ("enable_prefix_caching", False),
+    ],
+)
+def test_a_model_is_how_it_is_served(tmp_path: Path, name: str, value: object) -> None:
+    """Other engines and batches, compiled kernels and cached prefills change the last digits."""
     config = write_model(tmp_path / "a")
-    changed = config.policy_server.model_copy(update={name: False})
+    changed = config.policy_server.model_copy(update={name: value})
     described = describe_model(config.model_copy(update={"policy_server": changed}))
     assert described != describe_model(config)
 

@@ -1,5 +1,6 @@
 """Arguments of `hgpo evaluate`, and the errors for invalid ones."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from hgpo_rllib.config import load_config, save_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.evaluation.request import make_request, settings_of, split_words
+from hgpo_rllib.policy_server import openai_server
 from tests.unit.cli.command import assert_refused
 
 NOTHING: dict[str, Any] = {"agent": "random"}
@@ -100,6 +102,18 @@ def test_a_damaged_checkpoint(tmp_path: Path) -> None:
         (tmp_path / "checkpoint" / name).write_text("damaged")
     with pytest.raises(ConfigError, match=r"checkpoint is damaged: manifest.json cannot be read"):
         settings_of(str(tmp_path), "alfworld", None, "hgpo", [])
+
+
+def test_a_model_needs_the_device_of_the_installed_vllm(
+    model_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = shutil.copytree(model_path, tmp_path / "model")
+    (model / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr(openai_server, "vllm_is_for_cpu", lambda: False)
+    short = ["agent.max_prompt_tokens=40", "agent.max_response_tokens=8"]
+    with pytest.raises(ConfigError, match=r"add policy_server.replica_gpus=1"):
+        settings_of(f"{model}", "alfworld", None, "hgpo", short)
+    settings_of(f"{model}", "alfworld", None, "hgpo", [*short, "policy_server.replica_gpus=1"])
 
 
 def test_defaults(generated_games: Path) -> None:

@@ -96,12 +96,16 @@ def test_a_state_from_before_the_first_step(model_path: str) -> None:
 
 
 def test_a_state_is_a_copy(model_path: str) -> None:
-    """Later updates do not change the parameters of a state."""
-    learner = make_learner(model_path, lr=1e-2, mismatch_alarm=None)
-    state = learner.policy.get_state()
-    before = copy.deepcopy(state)
-    update(learner, make_columns(llm_of(learner)))
-    torch.testing.assert_close(state, before, rtol=0, atol=0)
+    """Later updates of the learner that saved or loaded a state do not change it."""
+    learner, resumed = (make_learner(model_path, lr=1e-2, mismatch_alarm=None) for _ in range(2))
+    columns = make_columns(llm_of(learner))
+    update(learner, columns)
+    parameters, optimizer = learner.policy.get_state(), learner._get_optimizer_state()
+    before = copy.deepcopy((parameters, optimizer["state"]))
+    resumed._set_optimizer_state(optimizer)
+    for each in (learner, resumed):
+        update(each, columns)
+    torch.testing.assert_close((parameters, optimizer["state"]), before, rtol=0, atol=0)
 
 
 class TestLearningRate:

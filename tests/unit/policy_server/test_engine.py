@@ -124,7 +124,7 @@ def test_transports_that_cannot_work_are_refused(
     """Unsupported settings of a transport raise a one-line error that suggests `object_store`."""
     with pytest.raises(ConfigError, match=message) as error:
         with_transport(name, **changes)
-    assert str(error.value).endswith("or weight_transport=object_store")
+    assert str(error.value).endswith("or policy_server.weight_transport=object_store")
     assert "\n" not in str(error.value)
 
 

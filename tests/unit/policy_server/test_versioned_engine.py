@@ -28,7 +28,7 @@ from hgpo_rllib.policy_server.types import (
     WeightTag,
 )
 from hgpo_rllib.policy_server.versioned_engine import VersionedEngine
-from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS
+from hgpo_rllib.settings.policy_server import ENGINES, WEIGHT_TRANSPORTS, UpdateMode
 from tests.unit.policy_server import memory_engine
 from tests.unit.policy_server.memory_engine import MemoryEngine, named_memory
 
@@ -112,6 +112,38 @@ def test_requests_that_bring_two_versions() -> None:
         _, (answer,) = await asyncio.gather(*calls)
         assert isinstance(answer, Generation)
         assert answer.version == tags[1].version
+
+    asyncio.run(ask())
+
+
+@pytest.mark.usefixtures("named_memory")
+def test_the_update_of_a_cancelled_request_is_completed() -> None:
+    """The update is neither interrupted nor begun again."""
+
+    class SlowEngine(MemoryEngine):
+        """An engine that pauses when the test lets it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.idle = asyncio.Event(), asyncio.Event()
+
+        async def pause(self, mode: UpdateMode) -> None:
+            self.asked.set()
+            await self.idle.wait()
+            await super().pause(mode)
+
+    new = weights(publisher(), -2.0)
+
+    async def ask() -> None:
+        slow = SlowEngine()
+        versioned = VersionedEngine(slow, memory_engine, "wait")
+        request = asyncio.create_task(versioned.generate([], SAMPLING, new))
+        await slow.asked.wait()
+        request.cancel()
+        await asyncio.wait({request})
+        slow.idle.set()
+        await versioned.generate([], SAMPLING, new)
+        assert slow.calls == ["pause: wait", new.version, "resume"]
 
     asyncio.run(ask())
 

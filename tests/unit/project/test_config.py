@@ -281,8 +281,8 @@ def test_folders_in_the_home_directory(run_file: Path, monkeypatch: pytest.Monke
 @given(st.text(st.characters(exclude_categories=())))
 def test_values_of_any_text(value: str) -> None:
     """All characters can be passed as an override, including lone surrogates of file names."""
-    config = load_config(None, [as_override("env.options.text", [value, 0.5, None])])
-    assert config.env.options["text"] == [value, 0.5, None]
+    config = load_config(None, [as_override("env.options.text", [value, 1e-5, None])])
+    assert config.env.options["text"] == [value, 1e-5, None]
 
 
 def test_largest_seed(run_file: Path) -> None:

@@ -20,14 +20,24 @@ GROUP = Group("train", 0, "0/train/0", 2, 1.0)
 PLAYED = PlayedGroup([], Counter(env_errors=1))
 
 
+@pytest.fixture(autouse=True)
+def cancelled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the cancelled calls; without Ray, `ray.cancel` would start it in a failing test."""
+    calls: list[Any] = []
+    monkeypatch.setattr(ray, "cancel", calls.append)
+    return calls
+
+
 class Actor:
     """An actor whose groups end when the test sets their results."""
 
     def __init__(self) -> None:
         self.calls: list[Future[PlayedGroup]] = []
+        self.arguments: list[tuple[Any, ...]] = []
         self.play_group = SimpleNamespace(remote=self.remote)
 
     def remote(self, *arguments: Any) -> Any:
+        self.arguments.append(arguments)
         call: Future[PlayedGroup] = Future()
         self.calls.append(call)
         return SimpleNamespace(future=lambda: call)
@@ -62,12 +72,28 @@ def test_groups_wait_for_an_actor() -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-def test_an_actor_whose_group_was_cancelled_plays_the_next_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_actors_share_the_limit_of_episodes() -> None:
+    """Of ten episodes, each of two actors plays at most five: two groups of two."""
+
+    async def test() -> None:
+        both = Actor(), Actor()
+        replicas: Any = SimpleNamespace(max_outage_s=60)
+        handles: Any = both
+        runners = RunnerActors(handles, replicas, GROUP.size, 10)
+        playing = [await begin(runners) for _ in range(5)]
+        assert [actor.arguments for actor in both] == [[(GROUP, STARTING_WEIGHTS, 5)] * 2] * 2
+        both[1].calls[0].set_result(PLAYED)
+        while len(both[1].calls) < 3:
+            await asyncio.sleep(0.001)
+        for call in [*both[0].calls, *both[1].calls[1:]]:
+            call.set_result(PLAYED)
+        assert await asyncio.gather(*playing) == [PLAYED] * 5
+
+    asyncio.run(asyncio.wait_for(test(), 10))
+
+
+def test_an_actor_whose_group_was_cancelled_plays_the_next_one(cancelled: list[Any]) -> None:
     """An actor is free after its group was cancelled, as when an algorithm is restored."""
-    cancelled: list[Any] = []
-    monkeypatch.setattr(ray, "cancel", cancelled.append)
 
     async def test() -> None:
         actor = Actor()
@@ -141,9 +167,12 @@ def test_an_actor_that_plays_a_long_group_is_not_lost(monkeypatch: pytest.Monkey
     async def test() -> None:
         actor = Actor()
         runners = runners_of(actor, max_outage_s=0.05)
-        monkeypatch.setattr(
-            runners._replicas, "any_running", lambda: asyncio.sleep(0), raising=False
-        )
+        outages_logged = asyncio.Event()
+
+        async def any_running() -> None:
+            outages_logged.set()
+
+        monkeypatch.setattr(runners._replicas, "any_running", any_running, raising=False)
         playing = await begin(runners)
         actor.calls[0].set_exception(RayActorError())
         while len(actor.calls) < 2:
@@ -155,6 +184,7 @@ def test_an_actor_that_plays_a_long_group_is_not_lost(monkeypatch: pytest.Monkey
         assert not playing.done(), playing.result()
         actor.calls[2].set_result(PLAYED)
         assert await playing == PLAYED
+        assert outages_logged.is_set(), "this process logs outages of the policy server"
 
     asyncio.run(asyncio.wait_for(test(), 10))
 

@@ -188,6 +188,11 @@ def test_adapters() -> None:
     assert (
         sum(sizes(run(model={"lora_rank": 5}), TINY, "published weights").values()) == 4 * adapters
     )
+    on_gpu = run(model={"lora_rank": 5}, cluster={"num_learners": 1, "learner_gpus": 1})
+    assert sizes(on_gpu, TINY, f"first {estimate.LEARNER}") == {
+        "whole weights, float32": 4 * TINY.parameters,
+        "weights and moments of a checkpoint, float32": 12 * adapters,
+    }
 
 
 def test_bfloat16_on_a_gpu() -> None:

@@ -20,8 +20,9 @@ from env_wrappers.processes import process_pool
 from hgpo_rllib.run.interrupt import sigterm_as_interrupt
 from tests.paths import ROOT
 from tests.processes import Command, assert_gone
-from tests.unit.cli.command import POCKET
 
+# Not from `tests.unit.cli`, whose imports would slow the processes that import this file.
+POCKET = ROOT / "tuned_examples" / "alfworld_pocket.yaml"
 # Minutes of work, so that the signal arrives before the end.
 GENERATE = ["data", "generate", "alfworld", "games", "games.train=2000"]
 TRAIN = ["train", str(POCKET), "cache=.", "games.train=2000"]

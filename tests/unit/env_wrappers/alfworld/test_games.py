@@ -321,4 +321,11 @@ def test_relative_paths_in_two_folders_are_different_data(
     monkeypatch.chdir(tmp_path / "one")
     first = ALFWorldEnv("data")
     monkeypatch.chdir(tmp_path / "two")
-    assert ALFWorldEnv("data").num_tasks == first.num_tasks - 1
+    second = ALFWorldEnv("data")
+    assert second.num_tasks == first.num_tasks - 1
+    other = Path(second.games[0])
+    monkeypatch.chdir(tmp_path / "one")
+    (tmp_path / "one" / other).write_bytes(find_games("data", "train")[0].read_bytes())
+    goal = first.reset(options={"game": str(other)})[1]["goal"]
+    monkeypatch.chdir(tmp_path / "two")
+    assert second.reset(options={"game": str(other)})[1]["goal"] != goal

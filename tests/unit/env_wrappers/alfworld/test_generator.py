@@ -18,6 +18,7 @@ from env_wrappers.alfworld.engine import GameEngine
 from env_wrappers.alfworld.games import GAME_FILE, find_games, task_type_of
 from env_wrappers.alfworld.generator import GenerationSpec, generate, generate_game
 from env_wrappers.alfworld.rooms import FURNITURE, build_room, kind_of, scenes
+from env_wrappers.datasets import new_directory, write_manifest
 from env_wrappers.errors import DataError
 from tests.paths import ALFWORLD_ARCHIVE
 
@@ -265,3 +266,16 @@ def test_an_impossible_spec_names_the_task_type(tmp_path: Path) -> None:
 def test_a_bad_spec_is_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         dataclasses.replace(TINY, **change)
+
+
+def test_data_of_another_process_are_not_taken_for_these(tmp_path: Path) -> None:
+    """If another process finishes another specification first, this one fails."""
+    out = tmp_path / "out"
+
+    def finish_another(done: int, total: int) -> None:
+        if done == 1:
+            with new_directory(out) as other:
+                write_manifest(other, generator.GENERATOR_VERSION, {"seed": 6})
+
+    with pytest.raises(DataError, match="holds data of another spec"):
+        generate(out, TINY, on_progress=finish_another)

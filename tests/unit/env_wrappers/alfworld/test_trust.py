@@ -1,8 +1,10 @@
 """Every reader refuses game files that could run code or harm the planner."""
 
 import json
+import pickle
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,16 @@ def test_code_in_a_grammar_is_refused(
     assert not proof.exists()
     ALFWorldEnv(tmp_path / "data", trusted=True).reset(seed=0)
     assert proof.exists()
+
+
+def test_copies_repeat_actions_that_are_not_offered(generated_games: Path, tmp_path: Path) -> None:
+    """With another grammar, `help` changes the state although it is not admissible."""
+    _changed(generated_games, tmp_path / "data", _replaced("grammar", TASK, f"Now. {TASK}"))
+    env = ALFWorldEnv(tmp_path / "data", trusted=True)
+    start = env.reset(seed=0)[1]["state_hash"]
+    assert env.step("help")[4]["state_hash"] != start
+    for copied in (deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert copied.step("look") == env.step("look")
 
 
 @pytest.mark.parametrize("load", LOADERS.values(), ids=LOADERS)
