@@ -248,8 +248,8 @@ def bench_weights(model: ModelSettings, server: PolicyServerSettings, updates: i
         (``first_token_s``), and the largest difference between log-probabilities of server and
         learner afterwards (``logp_gap``).
     """
-    assert model.model_path is not None
     model = model.model_copy(update={"lora_rank": 0})  # whole models are published, not adapters
+    assert model.model_path is not None
     agent = AgentSettings(max_prompt_tokens=64, max_response_tokens=CHECKED_TOKENS)
     with PolicyServer(model, agent, server) as running:
         replicas = Replicas.of(running.app, server.max_outage_s)

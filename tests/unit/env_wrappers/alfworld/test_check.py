@@ -247,7 +247,9 @@ def test_what_is_never_played_is_skipped_as_by_find_games(tree: Path, unsupporte
     unsolvable, other, _ = find_games(tree, "train")
     edit(unsolvable, lambda content: content.update(solvable=False))
     task = other.parent.parent
-    task.rename(task.with_name(unsupported.format(task_type=task.name.split("-")[0])))
+    name = unsupported.format(task_type=task.name.split("-")[0])
+    edit(other.with_name("traj_data.json"), lambda c: c.update(task_type=name.split("-")[0]))
+    task.rename(task.with_name(name))
     found = check_tree(tree, replay=True)
     assert found.broken == {}
     played = {game.file for game in found.games if not game.skipped and game.split == "train"}
