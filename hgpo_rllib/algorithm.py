@@ -34,6 +34,7 @@ from hgpo_rllib.advantages import diagnostics
 from hgpo_rllib.advantages.estimators import CRITIC_OUTPUTS, TEACHERS, WITHOUT_STATES
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.environments import with_absolute_paths
+from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.iteration import IterationResult
 from hgpo_rllib.learner.batching import signal_columns, teacher_columns, token_columns
 from hgpo_rllib.learner.data_parallel import check_healthy, on_learners, update
@@ -42,7 +43,7 @@ from hgpo_rllib.learner.module import LLMModule
 from hgpo_rllib.metrics import METRICS
 from hgpo_rllib.models import load_chat_tokenizer, save_model
 from hgpo_rllib.policy_server.server import PolicyServer
-from hgpo_rllib.rollout.actors import own_handle
+from hgpo_rllib.rollout.actors import runner_actors
 from hgpo_rllib.rollout.held_out import TaskCount, evaluate_splits
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from hgpo_rllib.rollout.scoring import ScoredTrajectories, score, stale_rate
@@ -243,23 +244,22 @@ class HGPO(Algorithm):
         try:
             if server.colocate:  # the learners have to be there first, see `placement`
                 super().setup(self.config)
-            self._server = PolicyServer(
-                self.config.settings(ModelSettings),
-                self.config.settings(AgentSettings),
-                server,
-                self.config.seed or 0,
-                self.config.serve_app,
-            )
+            model = self.config.settings(ModelSettings)
+            agent = self.config.settings(AgentSettings)
+            seed, app = self.config.seed or 0, self.config.serve_app
+            self._server = PolicyServer(model, agent, server, seed, app)
             if not server.colocate:
                 super().setup(self.config)
-            self.env_runner.actors = self.env_runner_group.foreach_env_runner(
-                own_handle, local_env_runner=False
-            )
+            self.env_runner.actors = runner_actors(self.env_runner_group)
         except BaseException as error:  # includes an interrupt while the engines start
             # The traceback references RLlib's half-built learner group, whose `__del__` calls Ray.
             # After `ray.shutdown()` this call would start a new Ray, so release the group now.
             traceback.clear_frames(error.__traceback__)
+            if (runners := getattr(self, "env_runner_group", None)) is not None:
+                runners.local_env_runner.stop()  # its thread would keep the process from ending
             self._stop_policy_server()
+            if runners is None and isinstance(error, IndexError):  # RLlib asked it for its spaces
+                raise RunStoppedError("the first env runner did not start: see above") from error
             raise
 
     @override(Algorithm)

@@ -154,7 +154,12 @@ def load_config(path: Path | None, overrides: list[str]) -> RunConfig:
     data = {} if path is None else read_run_file(path)
     for override in overrides:
         _apply(data, override)
-    return parse_config(data)
+    try:
+        return parse_config(data)
+    except ConfigError as error:
+        if path is None or overrides:
+            raise
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def as_override(key: str, value: Any) -> str:

@@ -33,14 +33,28 @@ def find_run_file(path: Path) -> Path:
     )
 
 
+class _Loader(yaml.SafeLoader):
+    """Loader that refuses a key that is given twice, of which PyYAML would keep the last."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        # When a mapping is constructed, the keys of `<<` are among its own, which override them.
+        node, seen = super().compose_mapping_node(anchor), set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                message = f"{key.value} is given twice"
+                raise yaml.composer.ComposerError(None, None, message, key.start_mark)
+            seen.add(key.value)
+        return node
+
+
 def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text.
 
     Raises:
-        ValueError: it is not YAML; the message is one line.
+        ValueError: it is not YAML, or a key is given twice; the message is one line.
     """
     try:
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)
     # PyYAML has other errors for a date that does not exist, and for deeply nested lists.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(one_line(error)) from error

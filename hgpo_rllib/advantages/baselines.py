@@ -3,6 +3,7 @@
 import numpy as np
 
 from hgpo_rllib.advantages.groups import (
+    ROUNDING,
     EstimatorSettings,
     Normalize,
     compare_levels,
@@ -124,7 +125,10 @@ def gae(steps: StepArrays, value: Floats, gamma: float, gae_lambda: float) -> Fl
     Value and result have shape ``(steps,)``.
     """
     difference = step_rewards(steps, gamma) + gamma * next_values(steps, value, last=0.0) - value
-    return discounted_sums(steps, difference, gamma * gae_lambda) - steps.penalties
+    advantage = discounted_sums(steps, difference, gamma * gae_lambda)
+    # A mean of equal returns differs from them by rounding, which is no signal.
+    advantage[np.abs(advantage) <= ROUNDING * np.abs(value).max(initial=0.0)] = 0.0
+    return advantage - steps.penalties
 
 
 def value_targets(steps: StepArrays, settings: EstimatorSettings) -> Floats:

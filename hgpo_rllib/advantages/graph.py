@@ -4,6 +4,7 @@ import numpy as np
 
 from hgpo_rllib.advantages.baselines import gae, tabular_value, trajectory_level
 from hgpo_rllib.advantages.groups import (
+    ROUNDING,
     EstimatorSettings,
     context_levels,
     group_advantage,
@@ -91,7 +92,11 @@ def salt(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     whole = trajectory_level(steps, settings)
     *_, context = context_levels(steps, settings.context_length)
     transition = intern_pairs(steps.require("action"), steps.require("next_anchor"))
-    return group_mean(intern_pairs(context, transition), whole)
+    edge = intern_pairs(context, transition)
+    shared = group_mean(edge, whole)
+    # What all trajectories of a task share has no signal, but its mean is not exactly 0.
+    shared[np.abs(shared) <= ROUNDING * group_mean(edge, np.abs(whole))] = 0.0
+    return shared
 
 
 def success_distance(steps: StepArrays) -> Floats:

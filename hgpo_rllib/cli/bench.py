@@ -1,5 +1,6 @@
 """`hgpo bench …`: benchmarks that print tables, or one JSON object."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -174,6 +175,8 @@ def publish(
     """Time how weights get from the learner to the object stores of Ray nodes on this machine."""
     from hgpo_rllib.bench.publishing import bench_publishing
 
+    if not all(map(math.isfinite, sizes or [])):
+        raise ConfigError("--gb: give finite numbers")
     console = TrainingConsole(sys.stderr)
     with console.stage("publishing weights"):
         rows = bench_publishing(sizes or [0.5, 1, 3, 6, 15], stores or [1, 2, 4], repeats=3)

@@ -45,8 +45,8 @@ def sft(
     if output.exists():
         raise ConfigError(f"{output} exists: name a new directory, or remove it")
     check_is_kept("output", output)
-    if not math.isfinite(lr):
-        raise ConfigError(f"--lr {lr}: give a finite number")
+    if not (math.isfinite(lr) and lr > 0):
+        raise ConfigError(f"--lr {lr}: give a finite number above 0")
     if batch_size % micro_batch_size:
         raise ConfigError(
             f"--batch-size {batch_size}: give a multiple of --micro-batch-size {micro_batch_size}"

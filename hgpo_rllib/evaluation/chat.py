@@ -1,7 +1,7 @@
 """Evaluate a model behind a URL with the OpenAI client."""
 
 import asyncio
-import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from env_wrappers.errors import one_line
 from hgpo_rllib.agent import ModelAgent, ModelAgentFactory, TextRenderer, Turn, action_grammar
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.policy_server.openai_middleware import find_key
 from hgpo_rllib.policy_server.types import RequestFailedError
 from hgpo_rllib.settings.agent import AgentSettings
 
@@ -170,6 +171,7 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
     except ValueError:  # brackets or a port that cannot be read
         is_wrong = True
     if is_wrong:
+        url = re.sub(r"//[^/\s]*@", "//", url.partition("?")[0])  # without a password or key
         raise ConfigError(f"{url}: give http://HOST:PORT/v1; keys come from ${KEY_VARIABLES[0]}")
     base = url.rstrip("/") if parts.path.strip("/") else f"{url.rstrip('/')}/v1"
     try:
@@ -193,5 +195,4 @@ def find_remote_model(url: str, name: str | None, temperature: float) -> RemoteM
 
 def api_key() -> str:
     """Return the key from the environment, or a placeholder, which servers without a key ignore."""
-    found = (os.environ.get(variable) for variable in KEY_VARIABLES)
-    return next((key for key in found if key), "none")
+    return next(filter(None, map(find_key, KEY_VARIABLES)), "none")

@@ -87,6 +87,12 @@ def compare(
     left, right = (each.protocol["env"].get("data") for each in (a, b))
     if left != right:
         notes.append(f"data differ, and their games may too: {_short(left)} and {_short(right)}")
+    plays = [each.episodes["game"].value_counts().reindex(games.index) for each in (a, b)]
+    if (plays[0] != plays[1]).any():
+        notes.append(
+            "games were not played as often in both: with few games and rare or almost certain "
+            "success, p-values are too small"
+        )
     means = {m: (float(games[f"{m}_a"].mean()), float(games[f"{m}_b"].mean())) for m in MEASURES}
     return Comparison(len(games), tests, means, notes)
 

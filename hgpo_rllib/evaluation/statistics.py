@@ -112,12 +112,27 @@ def compare_means(a: pd.Series, b: pd.Series, clusters: pd.Series | None = None)
     differences[np.abs(differences) < _ROUNDING_ERROR] = 0.0
     units = by_game.index if clusters is None else clusters.loc[by_game.index]
     return PairedTest(
-        estimate(differences, units),
+        _widened(estimate(differences, units), len(set(units))),
         _sign_flip_p(per_game(differences, units)[0]),
         better=int((differences > 0).sum()),
         worse=int((differences < 0).sum()),
         equal=int((differences == 0).sum()),
     )
+
+
+def _widened(found: Estimate, units: int) -> Estimate:
+    """Widen an interval without width, of a difference from -1 to 1 that is the same on all units.
+
+    Resampling shows no uncertainty then. As many other units can differ as the exact binomial
+    interval allows, by values from -1 to 1.
+    """
+    if found.low is None or found.high is None or found.high - found.low > _ROUNDING_ERROR:
+        return found
+    if abs(found.mean) > 1:
+        return found
+    most = 1 - ((1 - CONFIDENCE) / 2) ** (1 / units)
+    low, high = found.mean - most * (1 + found.mean), found.mean + most * (1 - found.mean)
+    return replace(found, low=low, high=high)
 
 
 def _sign_flip_p(differences: Floats) -> float:

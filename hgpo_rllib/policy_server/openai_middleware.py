@@ -9,7 +9,23 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.policy_server.supervisor import DRAIN_SIGNAL
+
+
+def find_key(variable: str) -> str | None:
+    """Return the API key in an environment variable, None if it is empty or not set.
+
+    Raises:
+        ConfigError: no request can have this key in a header.
+    """
+    key = os.environ.get(variable) or None
+    if key is not None and not (key.isascii() and key.isprintable() and key == key.strip()):
+        raise ConfigError(
+            f"${variable}: use printable ASCII characters, without spaces or line breaks at the "
+            "ends"
+        )
+    return key
 
 
 def has_key(headers: Headers, key: str) -> bool:

@@ -3,7 +3,6 @@
 Every replica starts that server on a loopback port of its node and forwards requests to it.
 """
 
-import os
 import socket
 import tempfile
 from collections.abc import AsyncIterator
@@ -14,6 +13,7 @@ from starlette.responses import StreamingResponse
 
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.policy_server.openai_middleware import find_key
 from hgpo_rllib.policy_server.openai_server import (
     FOLDER,
     KEY_VARIABLE,
@@ -44,7 +44,7 @@ class OpenAIReplica:
                 installed vLLM is for another device.
             RunStoppedError: the server did not start.
         """
-        key = os.environ.get(KEY_VARIABLE)
+        key = find_key(KEY_VARIABLE)
         if not key:
             raise ConfigError(f"set ${KEY_VARIABLE} on every node: requests must have this key")
         with socket.create_server((LOOPBACK, 0)) as listener:

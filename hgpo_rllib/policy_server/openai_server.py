@@ -24,6 +24,7 @@ import httpx
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.policy_server import vllm_settings
+from hgpo_rllib.policy_server.openai_middleware import find_key
 from hgpo_rllib.settings.policy_server import PolicyServerSettings
 
 KEY_VARIABLE = "HGPO_API_KEY"
@@ -72,9 +73,10 @@ def make_endpoint(
     Messages name host and port as `options`.
 
     Raises:
-        ConfigError: the address cannot be bound, or is reachable from other machines without a key.
+        ConfigError: the address cannot be bound, or is reachable from other machines without a
+            key, or the key is invalid.
     """
-    key = os.environ.get(KEY_VARIABLE) or None
+    key = find_key(KEY_VARIABLE)
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM)
         family, _, _, _, place = min(found)  # IPv4 first

@@ -20,7 +20,9 @@ def percent(rate: float, error: float = math.nan) -> str:
 
 def points(difference: float, error: float = math.nan) -> str:
     """Format a difference of rates in percentage points: `+12.5 ± 5.0`."""
-    return MISSING if math.isnan(difference) else f"{100 * difference:+.1f}{_plus_minus(error)}"
+    if math.isnan(difference):
+        return MISSING
+    return f"{round(100 * difference, 1) + 0.0:+.1f}{_plus_minus(error)}"  # + 0.0: no "-0.0"
 
 
 def _plus_minus(error: float) -> str:

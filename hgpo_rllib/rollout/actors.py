@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayError, RayTaskError
-from ray.rllib.env.env_runner import EnvRunner
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.replicas import (
@@ -24,9 +24,24 @@ from hgpo_rllib.rollout.group import Group, PlayedGroup
 logger = logging.getLogger(__name__)
 
 
-def own_handle(runner: EnvRunner) -> ActorHandle:
-    """Return the handle of the actor that calls this; RLlib calls it on each env runner."""
-    return ray.get_runtime_context().current_actor
+def runner_actors(group: EnvRunnerGroup) -> list[ActorHandle]:
+    """Return all env runner actors of a group, also lost ones, which Ray restarts.
+
+    Raises:
+        RunStoppedError: an actor did not start. Ray does not restart it, and RLlib would leave it
+            out from now on.
+    """
+    actors = list(group._worker_manager.actors().values())
+    for actor in actors:
+        try:
+            ray.get(actor.ping.remote())
+        except RayActorError as error:
+            if error.actor_init_failed:
+                reason = describe_ray_error(error.args[0])
+                raise RunStoppedError(f"an env runner did not start: {reason}") from error
+        except OutOfMemoryError:  # Ray's memory monitor killed it
+            pass
+    return actors
 
 
 class RunnerActors:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import uvicorn
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -183,11 +183,13 @@ class Gateway:
     def _handler(
         self, handle: Callable[[Request], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Return a handler that checks the key and answers errors as OpenAI's API does."""
+        """Return a handler that checks key and origin, and answers errors as OpenAI's API does."""
 
         async def handler(request: Request) -> Response:
             if not has_key(request.headers, self._key):
                 return _error(401, "the API key is missing or wrong")
+            if "origin" in request.headers:  # of browsers: any web page could play episodes
+                return _error(403, "requests of web pages are refused")
             try:
                 return await handle(request)
             except InvalidRequestError as error:
@@ -198,6 +200,8 @@ class Gateway:
                 return _error(500, str(error))
             except RunStoppedError as error:
                 return _error(503, str(error))
+            except ClientDisconnect:  # before the whole body had arrived
+                return _error(400, "the client disconnected")
 
         return handler
 

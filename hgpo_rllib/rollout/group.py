@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -162,13 +163,25 @@ async def play_episode(
     while not ended:
         turn = await agent.act(observation, info)
         acted = time.perf_counter()
-        observation, reward, terminated, truncated, info = await pool.call(env.step, turn.action)
+        taken = await pool.call(take_step, env, turn.action)
+        observation, reward, terminated, truncated, info = taken
         ended = terminated or truncated
         env_s = time.perf_counter() - acted
-        trajectory.steps.append(
-            Step(turn, observation, float(reward), terminated, truncated, dict(info), env_s)
-        )
+        trajectory.steps.append(Step(turn, observation, reward, terminated, truncated, info, env_s))
     return trajectory
+
+
+def take_step(env: gym.Env, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    """Take a step; ValueError or TypeError if its result is not that of a text environment.
+
+    Called in the environment's thread, so this is an error of the environment.
+    """
+    observation, reward, terminated, truncated, info = env.step(action)
+    reward = float(reward)
+    if not isinstance(observation, str) or not math.isfinite(reward):
+        kind = type(observation).__name__
+        raise ValueError(f"a step returned the reward {reward} and an observation of type {kind}")
+    return observation, reward, terminated, truncated, dict(info)
 
 
 def _cause(error: EnvFailedError | RequestFailedError) -> str:

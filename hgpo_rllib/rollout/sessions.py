@@ -179,8 +179,12 @@ class Session:
             return self._trajectory()
         finally:
             self._ended.cancel()  # does nothing if it is done
-            for reply in self._replies:
-                reply.turn.cancel()
+            self.cancel_requests()
+
+    def cancel_requests(self) -> None:
+        """End requests that wait for a response with SessionEndedError."""
+        for reply in self._replies:
+            reply.turn.cancel()  # does nothing if it is done
 
     def _begin_request(self) -> None:
         if self._ended.done():
@@ -304,8 +308,11 @@ class Sessions:
         return self._claimed[session_id]
 
     def close(self) -> None:
-        """Tell clients that ask for sessions that the run has ended."""
+        """Tell clients that wait for a session or a response, or ask later, that the run ended."""
         self._offered.put_nowait(None)
+        for session in self._claimed.values():
+            session.cancel_requests()
+        self._claimed.clear()
 
 
 def max_steps(env_config: Mapping[str, Any], info: Mapping[str, Any]) -> int:

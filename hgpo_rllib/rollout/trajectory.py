@@ -1,9 +1,11 @@
 """Trajectories: the steps of one episode of a group member."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from hgpo_rllib.advantages.groups import ROUNDING
 from hgpo_rllib.agent import Turn
 
 
@@ -57,8 +59,9 @@ class Trajectory:
 
 
 def have_equal_returns(group: Sequence[Trajectory]) -> bool:
-    """Return whether all members of a group have the same return, or none is left."""
-    return len({trajectory.episode_return for trajectory in group}) < 2
+    """Return whether all members have the same return, up to rounding, or none is left."""
+    returns = [trajectory.episode_return for trajectory in group]
+    return not returns or math.isclose(min(returns), max(returns), rel_tol=ROUNDING)
 
 
 @dataclass(frozen=True)

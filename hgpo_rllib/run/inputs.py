@@ -6,6 +6,7 @@ import socket
 import tempfile
 from pathlib import Path
 
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig
 
 from env_wrappers.errors import DataError, one_line
@@ -69,7 +70,9 @@ def existing_folder(path: str) -> Path:
 def check_writable(config: RunConfig) -> None:
     """Raise ConfigError if runs or generated data cannot be written."""
     for name in ("output", "cache"):
-        folder = existing_folder(getattr(config, name))
+        path = Path(getattr(config, name)).absolute()
+        # A link to nowhere counts: no folder can be created there.
+        folder = next(each for each in (path, *path.parents) if os.path.lexists(each))
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise ConfigError(f"{name}: {folder} is not a writable directory")
 
@@ -144,11 +147,25 @@ def check_model(model: str, option: str = "model.model_path", look_up: bool = Tr
     elif not look_up:
         return
     try:
-        AutoConfig.from_pretrained(model)
+        AutoConfig.from_pretrained(model, trust_remote_code=False)  # null would ask on a terminal
     except Exception as error:  # transformers raises errors of many types for a bad file
+        if "trust_remote_code" in str(error):
+            raise ConfigError(
+                f"{option}: {model} needs code of its own, which is not run: choose a model that "
+                "transformers contains"
+            ) from error
         raise ConfigError(
             f"{option}: {model} is not a HuggingFace directory or name ({one_line(error)})"
         ) from error
+    for file in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(file, "np"):  # reads the header and compares it with the file's size
+                pass
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(
+                f"{option}: {file} is not a complete file of weights ({one_line(error)}): copy it "
+                "again; a clone by git needs git lfs"
+            ) from error
 
 
 def check_dashboard_port(config: RunConfig) -> None:

@@ -178,7 +178,7 @@ def find_size(config: RunConfig) -> ModelSize | None:
     if not file.is_file():
         return None
     try:
-        return ModelSize(AutoConfig.from_pretrained(name))
+        return ModelSize(AutoConfig.from_pretrained(name, trust_remote_code=False))
     except AttributeError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

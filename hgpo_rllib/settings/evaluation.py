@@ -1,8 +1,8 @@
 """The section `evaluation` of a run file."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from hgpo_rllib.section import Name, Section
+from hgpo_rllib.section import Name, Section, check_unique
 
 
 class EvaluationSettings(Section):
@@ -17,3 +17,5 @@ class EvaluationSettings(Section):
     games, they repeat."""
     temperature: float = Field(0.4, gt=0)
     """Sampling temperature."""
+
+    _splits_are_different = field_validator("splits")(check_unique)

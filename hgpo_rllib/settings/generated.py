@@ -1,11 +1,10 @@
 """The sections `games`, `store` and `warm_start` of a run file: generated data and pocket model."""
 
-from collections import Counter
 from typing import Literal
 
 from pydantic import Field, field_validator
 
-from hgpo_rllib.section import Section, Seed
+from hgpo_rllib.section import Section, Seed, check_unique
 
 
 class GamesSettings(Section):
@@ -24,19 +23,14 @@ class GamesSettings(Section):
         ["kitchen", "livingroom", "bedroom", "bathroom"]
     )
     """Room types of the generated games."""
-    task_types: list[str] | None = None
+    task_types: list[str] | None = Field(None, min_length=1)
     """Task types to generate. null: all six."""
     max_receptacles: int = Field(60, ge=2)
     """Maximum number of receptacles in a room."""
     seed: Seed = 0
     """Seed of the generator."""
 
-    @field_validator("task_types")
-    @classmethod
-    def _names_are_different(cls, names: list[str] | None) -> list[str] | None:
-        if twice := [name for name, times in Counter(names).items() if times > 1]:
-            raise ValueError(f"{twice[0]} is named twice: name each task type once")
-        return names
+    _types_are_different = field_validator("task_types")(check_unique)
 
 
 class StoreSettings(Section):

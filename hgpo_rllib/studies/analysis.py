@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from hgpo_rllib import metrics
 from hgpo_rllib.advantages.diagnostics import SIZE_LABELS
@@ -306,7 +305,7 @@ def fidelity_rows(results: Results) -> list[Row]:
 def describe_fidelity(results: Results) -> str | None:
     """State the rank correlation between the fidelity of estimators and their success.
 
-    None: there are too few estimators, or too few seeds that all of them have.
+    None: there are too few estimators, too few seeds that all of them have, or no differences.
     """
     arms = [estimator.arm for estimator in estimator_fidelity(results)]
     seeds = results.seeds(*arms) if arms else []
@@ -314,13 +313,14 @@ def describe_fidelity(results: Results) -> str | None:
     if len(arms) < MIN_ESTIMATORS or not enough:
         return None
     found = estimator_fidelity(results, seeds)
-    ranks = stats.rankdata([(e.correlation, round(e.success.value, 9)) for e in found], axis=0)
-    correlation = stats.pearsonr(*ranks.T)  # `spearmanr` has no confidence interval
-    interval = correlation.confidence_interval(1 - st.LEVEL)
-    value, low, high = (_fixed(x, ".2f") for x in (correlation.statistic, *interval))
+    pairs = [(e.correlation, round(e.success.value, 9)) for e in found]
+    value, low, high = st.rank_correlation(*zip(*pairs, strict=True))
+    if math.isnan(value):
+        return None
+    bounds = "" if math.isnan(low) else f" ({_fixed(low, '.2f')} … {_fixed(high, '.2f')})"
     return (
         f"Rank correlation between the fidelity of {len(found)} estimators and their success "
-        f"after training, with {len(seeds)} seeds of each: {value} ({low} … {high})."
+        f"after training, with {len(seeds)} seeds of each: {_fixed(value, '.2f')}{bounds}."
     )
 
 

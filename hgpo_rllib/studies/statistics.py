@@ -266,3 +266,20 @@ def seeds_needed(
         if power(difference, seeds, seed_variance, task_variance, level) >= POWER:
             return seeds
     return None
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> tuple[float, float, float]:
+    """Return Spearman's rank correlation and its interval.
+
+    The interval is that of Fisher's transformation with the variance ``(1 + r²/2) / (n - 3)``
+    (Bonett and Wright 2000, "Sample size requirements for estimating Pearson, Kendall and Spearman
+    correlations"). It is NaN if the orders are equal or opposite; all three are NaN if all values
+    of `a` or of `b` are equal. `a` and `b` have the same length, at least 4.
+    """
+    if len(set(a)) < 2 or len(set(b)) < 2:
+        return math.nan, math.nan, math.nan
+    r = float(stats.spearmanr(a, b).statistic)
+    if abs(r) > 1 - 1e-9:
+        return r, math.nan, math.nan
+    half = stats.norm.ppf(1 - LEVEL / 2) * math.sqrt((1 + r**2 / 2) / (len(a) - 3))
+    return r, math.tanh(math.atanh(r) - half), math.tanh(math.atanh(r) + half)

@@ -9,13 +9,14 @@ import pytest
 import ray
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
+from env_wrappers.errors import DataError
 from hgpo_rllib.algorithm import HGPO
 from hgpo_rllib.bench import scale
 from hgpo_rllib.bench.replay import replaying
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation
-from hgpo_rllib.rollout.actors import own_handle
+from hgpo_rllib.rollout.actors import runner_actors
 from hgpo_rllib.rollout.runner import HGPOEnvRunner
 from tests.integration.weights import responses, sync
 from tests.processes import wait_until
@@ -32,7 +33,7 @@ def started(algorithm: HGPO, count: int, **settings: Any) -> Iterator[EnvRunnerG
     group = EnvRunnerGroup(env_creator=algorithm.env_creator, config=config)
     local = group.local_env_runner
     try:
-        local.actors = group.foreach_env_runner(own_handle, local_env_runner=False)
+        local.actors = runner_actors(group)
         sync(algorithm, group)
         yield group
     finally:
@@ -130,6 +131,29 @@ def ready(runner: HGPOEnvRunner, actor: int) -> bool:
         return ray.get(runner.actors[actor].ping.remote()) == "pong"
     except ray.exceptions.RayActorError:
         return False
+
+
+class FailingRunner(HGPOEnvRunner):
+    """Env runner of which the second actor does not start."""
+
+    def __init__(self, **options: Any):
+        if options["worker_index"] == 2:
+            raise DataError("no games here")
+        super().__init__(**options)
+
+
+def test_an_env_runner_that_does_not_start(algorithm: HGPO) -> None:
+    """It is an error; RLlib itself would go on without it."""
+    config = algorithm.config.copy(copy_frozen=False)
+    config.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1)
+    config.env_runner_cls = FailingRunner
+    group = EnvRunnerGroup(env_creator=algorithm.env_creator, config=config)
+    try:
+        with pytest.raises(RunStoppedError, match="did not start: DataError: no games here"):
+            runner_actors(group)
+    finally:
+        group.local_env_runner.stop()
+        group.stop()
 
 
 def test_a_rollout_without_actors_ends_in_one_line(algorithm: HGPO) -> None:

@@ -205,3 +205,33 @@ def test_transitions_fit_together() -> None:
     given["next_anchor"][0] = 2
     with pytest.raises(ValueError, match="rows 0 and 1: next_anchor is not the next anchor"):
         StepArrays.from_columns(**given)
+
+
+def test_salt_gives_0_to_what_all_trajectories_share() -> None:
+    """The advantages of a whole task cancel exactly, so that such steps can be dropped."""
+    members = range(8)
+    steps = StepArrays.from_columns(
+        task=[0] * 16,
+        trajectory=np.repeat(members, 2),
+        time=[0, 1] * 8,
+        anchor=["room", "desk"] * 8,
+        next_anchor=[s for m in members for s in ("desk", "won" if m < 3 else "lost")],
+        action=["go", "take"] * 8,
+        reward=[r for m in members for r in (0.0, 10.0 * (m < 3))],
+    )
+    advantage = find_estimator("salt")(steps, EstimatorSettings())
+    assert not advantage[::2].any()
+    assert advantage[1::2].all()
+
+
+@pytest.mark.parametrize("name", ["hgpo_gae", "gagpo"])
+def test_equal_episodes_have_advantages_of_exactly_0(name: str) -> None:
+    """Rounding errors of mean returns do not become advantages."""
+    steps = StepArrays.from_columns(
+        task=[0] * 56,
+        trajectory=np.repeat(range(8), 7),
+        time=[*range(7)] * 8,
+        anchor=[*range(7)] * 8,
+        reward=[*[0.0] * 6, 10.0] * 8,
+    )
+    assert not find_estimator(name)(steps, EstimatorSettings()).any()

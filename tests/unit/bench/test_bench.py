@@ -117,6 +117,7 @@ def test_bad_sizes(arguments: list[str], message: str) -> None:
     ("arguments", "message"),
     [
         ("publish --gb 1000000", "--gb: no size fits the free memory"),
+        ("publish --gb 1 --gb inf", "--gb: give finite numbers"),
         ("scale RUN", "RUN: no recorded episodes to replay"),
         ("scale RUN --figure missing/a.png", "--figure: missing is not a directory: create it"),
         ("credit a.json --figure missing/a.png", "--figure: missing is not a directory: create it"),

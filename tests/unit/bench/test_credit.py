@@ -50,9 +50,8 @@ PLAN = Plan(groups=3, steps=12, branches=4)
 
 def trajectory(group: int, member: int, rooms: list[str], won: bool) -> Trajectory:
     """Return an episode that visits rooms; its prompts show the last two."""
-    ids = [
-        np.array([ord(room) for room in rooms[max(0, t - 1) : t + 1]]) for t in range(len(rooms))
-    ]
+    shown = [rooms[max(0, t - 1) : t + 1] for t in range(len(rooms))]
+    ids = [np.array([*map(ord, names)]) for names in shown]
     steps = [
         Step(
             Turn(
@@ -208,7 +207,7 @@ class Player:
 def config(generated_games: Path, tmp_path: Path) -> RunConfig:
     model = tmp_path / "model"
     model.mkdir()
-    (model / "model.safetensors").write_bytes(b"weights")
+    (model / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")  # no tensors
     (model / "config.json").write_text('{"model_type": "qwen2"}')
     (model / "tokenizer.json").touch()
     gateway = "rollout.gateway_port=8100"  # set by a run that clients played; not used for branches
@@ -330,8 +329,8 @@ def test_another_folder_is_refused(config: RunConfig, player: Player, tmp_path: 
 
 def test_the_estimator_does_not_matter(config: RunConfig) -> None:
     """The protocol ignores the run's estimator, since all estimators are computed."""
-    other = config.algorithm.model_copy(update={"estimator": "grpo"})
-    changed = config.model_copy(update={"algorithm": other})
+    grpo = config.algorithm.model_copy(update={"estimator": "grpo"})
+    changed = config.model_copy(update={"algorithm": grpo})
     assert credit.describe(changed, PLAN, "d") == credit.describe(config, PLAN, "d")
     assert credit.describe(config, PLAN, "e") != credit.describe(config, PLAN, "d")
 
@@ -347,16 +346,14 @@ def test_strategies_are_refused() -> None:
         credit.check(load_config(Path("alfworld_pocket_strata"), []))
 
 
-def test_a_penalty_that_depends_on_the_whole_episode_is_refused(config: RunConfig) -> None:
-    algorithm = config.algorithm.model_copy(update={"keep_penalty": 0.3})
-    with pytest.raises(ConfigError, match=r"algorithm.keep_penalty: set it to 0"):
-        credit.check(config.model_copy(update={"algorithm": algorithm}))
-
-
-def test_groups_of_one_are_refused(config: RunConfig) -> None:
-    one = config.rollout.model_copy(update={"group_size": 1})
-    with pytest.raises(ConfigError, match=r"rollout.group_size: set it to 2 or more"):
-        credit.check(config.model_copy(update={"rollout": one}))
+def test_groups_of_one_and_a_penalty_of_whole_episodes_are_refused(config: RunConfig) -> None:
+    for section, changes, message in (
+        ("rollout", {"group_size": 1}, "group_size: set it to 2 or more"),
+        ("algorithm", {"keep_penalty": 0.3}, "keep_penalty: set it to 0"),
+    ):
+        changed = getattr(config, section).model_copy(update=changes)
+        with pytest.raises(ConfigError, match=f"{section}.{message}"):
+            credit.check(config.model_copy(update={section: changed}))
 
 
 # The command

@@ -1,12 +1,16 @@
 """`hgpo train --dry-run` on missing and broken inputs: exit code 2 and one line that names them."""
 
+import io
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from env_wrappers.alfworld.games import TREE, find_games
 from env_wrappers.webshop.generator import ITEMS, generate
@@ -225,7 +229,9 @@ def test_broken_stores(refused: Callable[..., str], store: Path, tmp_path: Path)
     assert "no synthetic goal for any of the 1 products" in refused(WEBSHOP, f"env.data={bare}")
 
 
-def test_broken_models(refused: Callable[..., str], store: Path, tmp_path: Path) -> None:
+def test_broken_models(
+    refused: Callable[..., str], store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tmp_path / "model"
     model.mkdir()
 
@@ -241,3 +247,15 @@ def test_broken_models(refused: Callable[..., str], store: Path, tmp_path: Path)
     for content in ("{", "[" * 100_000, '{"model_type": "abacus"}', wrong_type, "null"):
         (model / "config.json").write_text(content)
         assert "is not a HuggingFace directory" in line()
+    # Code of a model is not run, also if someone would answer yes at a terminal.
+    own = '{"model_type": "own", "auto_map": {"AutoConfig": "own.Config"}}'
+    (model / "config.json").write_text(own)
+    (model / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert "needs code of its own, which is not run" in line()
+    assert not (tmp_path / "ran").exists()
+    (model / "config.json").write_text('{"model_type": "qwen2"}')
+    weights = save({"head": np.zeros(9)})
+    for content in (b"version https://git-lfs.github.com/spec/v1\n", weights[:-1]):
+        (model / "model.safetensors").write_bytes(content)
+        assert "model.safetensors is not a complete file of weights" in line()

@@ -181,3 +181,11 @@ def test_no_evaluation(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"format": "hgpo-evaluation-0"}')
     with pytest.raises(ConfigError, match="'hgpo-evaluation-0' is not known"):
         load_evaluation(tmp_path)
+
+
+def test_games_that_were_not_played_as_often(tmp_path: Path) -> None:
+    """A difference of means over unequal numbers of plays is skewed, which the test ignores."""
+    once = {game: scores[:1] for game, scores in A.items()}
+    a, b = (load_evaluation(write(tmp_path / n, w)) for n, w in (("a", once), ("b", B)))
+    (note,) = compare(a, b).notes
+    assert note.startswith("games were not played as often in both")

@@ -5,9 +5,11 @@ import json
 import os
 import shutil
 import socket
+from functools import partial
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save_file
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
@@ -17,6 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen2Config
 from hgpo_rllib import models
 from hgpo_rllib.config import load_config, save_config
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.evaluation.chat import api_key
 from hgpo_rllib.models import load_tokenizer
 from hgpo_rllib.policy_server import openai_server
 from hgpo_rllib.policy_server.openai_middleware import OpenAIPathsAndMetrics, OpenAIPathsOnly
@@ -43,7 +46,7 @@ def model(tmp_path: Path) -> Path:
     folder = tmp_path / "model"
     Qwen2Config(max_position_embeddings=512).save_pretrained(folder)
     train_tokenizer([TEXT], ["you", "are", "in", "the", "on", "a"], 300).save_pretrained(folder)
-    (folder / "model.safetensors").write_bytes(b"")
+    save_file({}, folder / "model.safetensors")
     return folder
 
 
@@ -177,6 +180,14 @@ class TestEndpoint:
         for host in ("a..b", "x" * 64):
             with pytest.raises(ConfigError, match=rf"--host {host} .*\(not a host name\)"):
                 openai_server.make_endpoint(host, port, "policy")
+
+    @pytest.mark.parametrize("key", ["a\n", " a", "ü"])
+    def test_keys_that_no_request_can_have(self, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As of a mounted secret that ends with a line break."""
+        monkeypatch.setenv(KEY_VARIABLE, key)
+        for read in (partial(openai_server.make_endpoint, "127.0.0.1", 0, "policy"), api_key):
+            with pytest.raises(ConfigError, match=r"\$HGPO_API_KEY: use printable ASCII"):
+                read()
 
     def test_paths(self) -> None:
         """Only paths that the key guards, and /health, are served."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hgpo_rllib.advantages import EstimatorSettings
 from hgpo_rllib.config import RunConfig, as_override, load_config, save_config
 from hgpo_rllib.errors import ConfigError
+from hgpo_rllib.run_files import read_run_file
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
 from hgpo_rllib.settings.learner import LearnerSettings
 
@@ -206,6 +207,22 @@ class TestExtends:
         run_file.write_text("a: [1\nb: 2\n")
         assert message_of(child).startswith(f"{run_file} is not YAML: ")
 
+    def test_a_key_that_is_given_twice(self, run_file: Path) -> None:
+        """Of two sections of the same name, PyYAML would use the last."""
+        run_file.write_text("learner: {lr: 1.0e-3}\nseed: 1\nlearner: {}")
+        message = message_of(run_file)
+        assert message.startswith(f"{run_file} is not YAML: learner is given twice")
+        run_file.write_text("learner: &a {lr: 1.0e-3}\nalgorithm: {gamma: 0.9, gamma: 0.8}")
+        assert "gamma is given twice" in message_of(run_file)
+        run_file.write_text("a: &a {lr: 1.0, seed: 2}\nb: {<<: *a, lr: 3.0}")
+        assert read_run_file(run_file)["b"] == {"lr": 3.0, "seed": 2}
+
+    def test_the_file_is_named(self, tmp_path: Path) -> None:
+        """Also for a key that this version does not know; overrides have no file."""
+        file = tmp_path / "old.yaml"
+        file.write_text("learner: {rate: 1}")
+        assert message_of(file).startswith(f"{file}: unknown config key learner.rate")
+
 
 class TestErrors:
     def test_an_unknown_key_names_the_known_ones(self, run_file: Path) -> None:
@@ -219,6 +236,10 @@ class TestErrors:
     @pytest.mark.parametrize(
         ("override", "expected"),
         [
+            ("model.lora_rank=true", r"^model\.lora_rank: give a number, not true or false"),
+            ("learner.critic_lr=false", r"^learner\.critic_lr: give a number, not true or false"),
+            ("evaluation.splits=[a, b, a]", r"^evaluation\.splits: a is named twice: name it once"),
+            ("games.task_types=[]", r"^games\.task_types: .*at least 1"),
             ("algorithm.gamma=high", r"^algorithm\.gamma: .*number.*got 'high'"),
             ("iterations=1.5", r"^iterations: .*integer.*got 1\.5"),
             ("iterations=null", r"^iterations: .*integer.*got None"),

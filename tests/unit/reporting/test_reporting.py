@@ -59,6 +59,7 @@ class TestNumbers:
     def test_rates_and_differences(self):
         assert percent(0.3433, 0.041) == "34.3 % ± 4.1"
         assert points(-0.05) == "-5.0"
+        assert points(-2e-17) == points(0.0) == "+0.0"
         assert percent(math.nan) == points(math.nan) == duration(math.nan) == "n/a"
 
 

@@ -145,6 +145,16 @@ def test_rewards_that_are_refused(harness: GatewayHarness, path: str, body: Any)
     assert played.result(10).episode_return == 2
 
 
+def test_requests_of_web_pages_are_refused(harness: GatewayHarness) -> None:
+    """A page could otherwise take sessions of a gateway on loopback, or set rewards."""
+    played, session = harness.begin()
+    harness.ask(session)
+    for path in ("/sessions", f"/sessions/{session}/end"):
+        refused = harness.http.post(path, headers={"Origin": "http://page.example"}, json={})
+        assert refused.status_code == 403
+    assert len(harness.end(session, played)) == 1
+
+
 def test_a_key(tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal) -> None:
     """Requests to all paths are refused without the right key."""
     with opened(tokenizer, portal, "secret") as harness:

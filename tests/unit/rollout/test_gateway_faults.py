@@ -1,6 +1,7 @@
 """The gateway when clients disconnect, requests overlap, and the policy server fails."""
 
 import http.client
+import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -172,3 +173,38 @@ def test_an_address_that_is_in_use() -> None:
             listen("127.0.0.1", port)
     with pytest.raises(ConfigError, match=r"rollout.gateway_host=0.0.0.0: other machines"):
         listen("0.0.0.0", port)
+
+
+def test_clients_that_wait_for_a_response_when_the_run_ends(
+    tokenizer: PreTrainedTokenizerFast, portal: BlockingPortal
+) -> None:
+    with opened(tokenizer, portal) as harness, ThreadPoolExecutor() as pool:
+        played, session = harness.begin()
+        harness.block()
+        asked = pool.submit(harness.ask, session)
+        wait_until(lambda: harness.policy.asked, 10)
+        harness.portal.call(harness.gateway.stop)
+        with pytest.raises(openai.APIStatusError) as error:
+            asked.result(10)
+        assert error.value.status_code == 410
+        played.cancel()
+
+
+def test_a_client_that_disconnects_while_it_sends(
+    harness: GatewayHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No traceback is logged, and other clients go on."""
+    logger = logging.getLogger("uvicorn.error")
+    logger.addHandler(caplog.handler)
+    try:
+        address = ("127.0.0.1", int(harness.url.rpartition(":")[2]))
+        with socket.create_connection(address) as client:
+            client.sendall(b"POST /sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
+            time.sleep(0.2)
+        time.sleep(0.3)
+        played, session = harness.begin()
+        harness.ask(session)
+        assert len(harness.end(session, played)) == 1
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert "Exception in ASGI application" not in caplog.text

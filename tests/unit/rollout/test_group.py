@@ -1,5 +1,6 @@
 """Groups of members: what is recorded, what fails, and what remains. No Ray, no engine."""
 
+import math
 import threading
 import time
 from collections import Counter
@@ -222,6 +223,27 @@ class TestFailures:
         assert sum(env.closed for env in harness.envs) == closed
         assert len(harness.envs) in made
         assert len({prompt.seed for prompt in harness.policy.asked}) == len(harness.policy.asked)
+
+    @pytest.mark.parametrize("wrong", [("at", math.nan), ("at", None), (None, 1.0)])
+    def test_a_wrong_result_is_an_error_of_the_environment(
+        self, harness: RolloutHarness, wrong: tuple[Any, Any]
+    ) -> None:
+        """A member is played again after a reward or an observation that cannot be used."""
+        returned = list[int]()
+
+        class WrongOnce(CountingEnv):
+            """An environment whose first step of all returns `wrong`."""
+
+            def step(self, action: str) -> Any:
+                result = super().step(action)
+                if returned:
+                    return result
+                returned.append(1)
+                return (*wrong, *result[2:])
+
+        harness.make = lambda: WrongOnce(lambda task, step: None)  # type: ignore[method-assign]
+        assert lengths(harness.play([3])) == {"0/train/0": dict.fromkeys(range(3), 3)}
+        assert harness.failures == {"env_errors": 1}
 
     def test_a_refused_prompt(self, harness: RolloutHarness) -> None:
         refused = []

@@ -151,6 +151,12 @@ def test_equal_returns() -> None:
     assert have_equal_returns([])
     steps = [replace(short.steps[0], reward=0.1)]
     assert not have_equal_returns([short, replace(short, steps=steps)])
+    parts, whole = (
+        replace(short, steps=[replace(short.steps[0], reward=reward) for reward in rewards])
+        for rewards in ((0.1, 0.2), (0.3,))
+    )
+    assert parts.episode_return != whole.episode_return
+    assert have_equal_returns([parts, whole])
 
 
 def test_the_share_of_groups_with_equal_returns() -> None:

@@ -257,6 +257,7 @@ class TestCommand:
             ("agent.prompt=nothing", "agent.prompt: no prompt template 'nothing'"),
             ("model.model_path=no/where/at/all", "no/where/at/all does not exist"),
             ("--lr=inf", "--lr inf: give a finite number"),
+            ("--lr=0", "--lr 0.0: give a finite number above 0"),
             ("--batch-size=10", "--batch-size 10: give a multiple of --micro-batch-size 4"),
         ],
     )

@@ -128,8 +128,8 @@ class TestAnalysis:
         assert [row["arm"] for row in fidelity_rows(results)] == [f"`{arm}`" for arm in fidelity]
         line = describe_fidelity(results)
         assert line is not None
-        # Ranks 1, 2, 3, 4 and 1, 3, 2, 4; Fisher: tanh(artanh(0.8) ± 1.96 / √(4 - 3)).
-        assert line.endswith("0.80 (-0.70 … 1.00).")
+        # Ranks 1, 2, 3, 4 and 1, 3, 2, 4: tanh(artanh(0.8) ± 1.96 √((1 + 0.8²/2) / (4 - 3))).
+        assert line.endswith("0.80 (-0.82 … 1.00).")
         page, *_, figure = write_report(docs, folder)
         assert line in page.read_text()
         assert "| `good` | 0.9" in page.read_text()
@@ -147,6 +147,13 @@ class TestAnalysis:
         fewer = [record for record in records if record.trial != "bad-seed1"]
         assert describe_fidelity(Results(six, fewer, measured)) is None
         assert fidelity_rows(Results(study, results.records)) == []
+        rates = {"good": 0.8, "bad": 0.6, "other": 0.4, "fourth": 0.1}
+        ordered = [synthetic(study, a, s, rates.get(a, 0.9)) for a in success for s in (0, 1)]
+        equal_orders = describe_fidelity(Results(study, ordered, measured))
+        assert equal_orders is not None
+        assert equal_orders.endswith("with 2 seeds of each: 1.00.")
+        equal = [record.model_copy(update={"splits": ordered[0].splits}) for record in ordered]
+        assert describe_fidelity(Results(study, equal, measured)) is None
 
     def test_power_line(self, finished: Results) -> None:
         study = finished.study
