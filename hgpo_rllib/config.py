@@ -134,7 +134,7 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _tie_memory(self) -> Self:
+    def _fill_in_memory_length(self) -> Self:
         """Replace a null memory length by its value, so that `config.yaml` records it."""
         if self.agent.memory_length is None:
             tied = self.agent.model_copy(update={"memory_length": self.algorithm.context_length})

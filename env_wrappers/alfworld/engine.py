@@ -170,7 +170,7 @@ class GameEngine:
         key = self._digest(self._read)
         state = self._states.get(key)
         if state is None:
-            _make_room()
+            _evict_states()
             positive = frozenset(name for name in self._read if not name.startswith("not_"))
             operators = (
                 _Operator(o.id, o.nb_effect_atoms) for o in self._logical._operators.values()
@@ -215,8 +215,8 @@ class GameEngine:
 _engines: weakref.WeakSet[GameEngine] = weakref.WeakSet()
 
 
-def _make_room() -> None:
-    """If all engines of this process have too many states, clear the one that has the most."""
+def _evict_states() -> None:
+    """If all engines together cache `STATES_KEPT` states, clear those of the one with the most."""
     kept = {engine: len(engine._states) for engine in _engines}
     if sum(kept.values()) >= STATES_KEPT:
         max(kept, key=kept.__getitem__).forget()

@@ -48,7 +48,7 @@ def build_index(documents: Iterable[tuple[str, str]], folder: Path) -> None:
         ends.append(len(words))
     hashes = text_hashes(vocabulary)
     order = np.argsort(hashes)
-    places = np.argsort(order).astype(np.int32)  # of words among the sorted hashes
+    places = np.argsort(order).astype(np.int32)  # position of each word among the sorted hashes
     # The order of identifiers decides between equal scores. Lucene's byte order equals character
     # order.
     numbers = np.array(sorted(range(len(identifiers)), key=identifiers.__getitem__), np.int32)

@@ -24,7 +24,7 @@ check_app = typer.Typer(
 )
 app.add_typer(check_app, name="check")
 
-_NAMED = 10  # episodes left out that are named; an expert may fail at hundreds of goals
+_MAX_NAMED = 10  # left-out episodes that are listed; an expert may fail at hundreds of goals
 TrustedOption = Annotated[
     bool,
     typer.Option("--trusted", help="accept grammars that are not ALFWorld's: they can run code"),
@@ -157,10 +157,10 @@ def write_demonstrations(
     with progress("demonstrating tasks") as on_progress, writing(out):
         demos = write_demos(out, run, expert, repeats, seed, limit, on_progress)
     left_out = [demo for demo in demos if demo.left_out]
-    for demo in left_out[:_NAMED]:
+    for demo in left_out[:_MAX_NAMED]:
         typer.echo(f"left out {demo.game}: {demo.left_out}", err=True)
-    if len(left_out) > _NAMED:
-        typer.echo(f"left out {len(left_out) - _NAMED} more", err=True)
+    if len(left_out) > _MAX_NAMED:
+        typer.echo(f"left out {len(left_out) - _MAX_NAMED} more", err=True)
     count = sum(len(demo.records) for demo in demos)
     what = "steps" if run.agent.context == "window" else "conversations"
     tasks = len({demo.game for demo in demos if demo.records})

@@ -39,9 +39,9 @@ def print_dry_run(config: RunConfig) -> None:
     console.print(work_table(config, model))
     if config.cluster.learner_gpus and config.policy_server.replica_gpus:
         console.print(
-            f"Seconds are of learners and replicas at {estimate.MFU:.0%} of the peak in bfloat16. "
-            "Iterations take longer: memory limits decoding more, and environments, evaluations "
-            "and weight updates are not counted.",
+            f"Seconds assume that learners and replicas reach {estimate.MFU:.0%} of the bfloat16 "
+            "peak. Iterations take longer: memory limits decoding more, and environments, "
+            "evaluations and weight updates are not counted.",
             soft_wrap=True,
         )
 

@@ -84,11 +84,13 @@ def _check_context(context: str, file: Path, demonstrations: Sequence["Demonstra
     """
     conversations = any(len(demonstration.messages) > 2 for demonstration in demonstrations)
     if context == "window" and conversations:
-        raise ConfigError(f"agent.context=window: {file} has conversations")
+        raise ConfigError(
+            f"agent.context=window: {file} has conversations: set agent.context=conversation"
+        )
     if context == "conversation" and not (conversations or demonstrations[0].rendered):
         raise ConfigError(
-            f"agent.context=conversation: {file} has separate steps; "
-            "`hgpo data demos` with this setting writes conversations"
+            f"agent.context=conversation: {file} has separate steps: set agent.context=window, or "
+            "write conversations with `hgpo data demos` and this setting"
         )
 
 

@@ -10,14 +10,14 @@ from hgpo_rllib.learner.batching import Columns
 
 REMEDY = (
     "the run ends before this optimizer step and saves nothing: its last checkpoint is from before "
-    "this iteration; learner.on_bad_batch=skip leaves such steps out"
+    "this iteration; set learner.on_bad_batch=skip to skip such steps"
 )
 MUST_BE_FINITE = {
     "loss": "loss",
     "grad_norm": "gradient norm",
     "critic_grad_norm": "critic's gradient norm",
 }
-SKIPPED = "its optimizer step is left out (learner.on_bad_batch=skip)"
+SKIPPED = "its optimizer step is skipped (learner.on_bad_batch=skip)"
 
 
 def find_problem(values: Mapping[str, float], max_ratio: float | None) -> str | None:
@@ -45,12 +45,12 @@ def describe_batch(columns: Columns, rows: NDArray[np.int64]) -> str:
     present = np.arange(columns["behavior_logp"].shape[1]) < lengths[:, None]
     logp = columns["behavior_logp"].numpy()[rows][present]
     zeros = sum(not np.any(row) for row in advantage)
-    if advantage.ndim == 2:  # of tokens
+    if advantage.ndim == 2:  # one per token
         advantage = advantage[present]
     return (
         f"{len(rows)} steps, prompts of {_span(prompts)} and responses of {_span(lengths)} tokens, "
         f"{lengths.sum()} response tokens; advantages {_span(advantage)}, "
-        f"{zeros} of them 0; engine log-probabilities {_span(logp)}"
+        f"zero in {zeros} of the steps; engine log-probabilities {_span(logp)}"
     )
 
 

@@ -54,7 +54,7 @@ def token_columns(trajectories: Sequence[Trajectory]) -> dict[str, Tensor]:
 
 
 def teacher_columns(columns: Columns, prompts: list[NDArray[np.int32]]) -> dict[str, Tensor]:
-    """Return the columns of all responses with other prompts, of which none share a sequence."""
+    """Return the token columns with other prompts, one per response; rows share no sequence."""
     kept = ("response_ids", "response_length", "restrictions")
     responses = {key: columns[key] for key in kept if key in columns}
     lengths = torch.tensor([len(prompt) for prompt in prompts])
@@ -85,7 +85,7 @@ def row_sequences(columns: Columns) -> NDArray[np.int64]:
 def last_rows(
     columns: Columns, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the last row of each sequence of `rows`, and the index of each row's sequence."""
+    """Return the last row of each sequence of `rows`, and each row's index into these."""
     if "sequence" not in columns:
         return rows, np.arange(len(rows))
     numbers, sequence = np.unique(row_sequences(columns)[rows], return_inverse=True)
@@ -110,7 +110,7 @@ def signal_columns(scored: ScoredTrajectories) -> dict[str, Tensor]:
 
 
 def pad_rows(rows: list[NDArray], padding: int = 0) -> Tensor:
-    """Stack rows of any length in one tensor, right padded."""
+    """Stack rows of any length in a tensor of shape ``(rows, longest)``, right padded."""
     return pad_sequence([torch.tensor(row) for row in rows], True, padding)
 
 
@@ -171,7 +171,7 @@ def minibatches(
     _, row, lengths = np.unique(sequence, return_inverse=True, return_counts=True)
     for _ in range(epochs):
         shuffled = rng.permutation(len(lengths))
-        place = np.argsort(shuffled)  # of each sequence in the new order
+        place = np.argsort(shuffled)  # position of each sequence in the new order
         order = np.argsort(place[row], kind="stable")
         ends = np.cumsum(lengths[shuffled])
         cuts = np.unique(ends[np.searchsorted(ends, equal)])

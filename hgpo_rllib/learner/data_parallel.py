@@ -175,7 +175,7 @@ def world_size() -> int:
 
 
 def learners_on_node(learners: int) -> int:
-    """Return how many of the learners this node can have at most: each of several has a GPU."""
+    """Return the maximum number of learners on this node: each of several needs a GPU."""
     if learners <= 1:
         return 1
     here = ray.get_runtime_context().get_node_id()
@@ -211,7 +211,7 @@ def local_micro_batches(
 
 
 def all_gather(value: T) -> list[T]:
-    """Return every learner's value, in rank order."""
+    """Return every learner's value, in rank order. Collective: all learners call this together."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -222,8 +222,9 @@ def all_gather(value: T) -> list[T]:
 def merge_across_learners(parts: Tensor, device: torch.device) -> Tensor:
     """Merge the parts of a tensor from all learners; elements that no learner has are NaN.
 
-    `parts` is this learner's part, in host memory, NaN elsewhere. At most one learner has each
-    element. The learner's `device` is used for the transfer.
+    Collective: all learners call this together. `parts` is this learner's part, in host memory, NaN
+    elsewhere. At most one learner has each element. The learner's `device` is used for the
+    transfer.
     """
     if world_size() == 1:
         return parts

@@ -204,7 +204,7 @@ class HGPOLearner(TorchLearner):
             f"({describe_batch(columns, rows)})"
         )
         if settings.on_no_signal == "stop":
-            raise RunStoppedError(f"{message}; learner.on_no_signal=skip goes on without an update")
+            raise RunStoppedError(f"{message}; set learner.on_no_signal=skip to go on")
         logger.warning("%s; the update is skipped (learner.on_no_signal=skip)", message)
         return True
 
@@ -246,7 +246,7 @@ class HGPOLearner(TorchLearner):
             try:
                 with self._moments.loaded():
                     optimizer.step()
-                sharding.reshard(self.policy)  # after no pass they can be whole, and now old
+                sharding.reshard(self.policy)  # without a pass, stale copies can remain
             except torch.OutOfMemoryError as error:
                 raise RunStoppedError(
                     "out of memory in the optimizer step: use learner.offload_optimizer=true, "
@@ -274,7 +274,7 @@ class HGPOLearner(TorchLearner):
             self._accumulate_gradients(columns, part, first)
         except torch.OutOfMemoryError as error:
             size = self._settings.micro_batch_tokens
-            problem = f"out of memory with learner.micro_batch_tokens={size} ({error})"
+            problem = f"out of memory with learner.micro_batch_tokens={size}: lower it ({error})"
         self._gradients.complete()
         problems, statistics = zip(*all_gather((problem, self._statistics.cpu())), strict=True)
         if first and "old_logp" in columns:  # all rows are computed, for this and later epochs

@@ -17,17 +17,17 @@ def clamp_log_ratio(log_ratio: Tensor) -> Tensor:
     return log_ratio.clamp(-LOG_RATIO_CLAMP, LOG_RATIO_CLAMP)
 
 
-def over_response(values: Tensor, response: Tensor, level: RatioLevel) -> Tensor:
-    """Return the sum or the mean of each token's response, or the values for level ``token``.
+def reduce_over_response(values: Tensor, response: Tensor, level: RatioLevel) -> Tensor:
+    """Sum or average values over each response, as `level` says; ``token`` returns them.
 
-    `response` is the index of the response that each token belongs to.
+    `response` is the index of each token's response. All arrays have shape ``(tokens,)``.
     """
     if level == "token":
         return values
-    tokens = torch.bincount(response)  # of each response
-    sums = values.new_zeros(len(tokens)).index_add(0, response, values)
+    lengths = torch.bincount(response)
+    sums = values.new_zeros(len(lengths)).index_add(0, response, values)
     if level == "sequence-mean":
-        sums = sums / tokens.clamp(min=1)
+        sums = sums / lengths.clamp(min=1)
     return sums[response]
 
 
@@ -103,13 +103,13 @@ def importance_weights(
     """Compute importance weights: token probability under the learner over the engine's.
 
     Both log-probabilities are at the sampling weights. For `response` and `level` see
-    `over_response`. `cap` is the upper bound of the weights; None: all weights are 1. Ratios
+    `reduce_over_response`. `cap` is the upper bound of the weights; None: all weights are 1. Ratios
     outside of `bounds` get weight 0, whatever `cap` is.
 
     Returns:
         Weight of each token, without gradient, and whether it was truncated or set to 0.
     """
-    difference = over_response((learner_logp - behavior_logp).detach(), response, level)
+    difference = reduce_over_response((learner_logp - behavior_logp).detach(), response, level)
     ratio = clamp_log_ratio(difference).exp()
     weight = torch.ones_like(ratio) if cap is None else ratio.clamp(max=cap)
     cut = torch.zeros_like(ratio, dtype=torch.bool) if cap is None else ratio > cap
@@ -153,7 +153,7 @@ def token_losses(
     logp, entropy = outputs["logp"], outputs["entropy"]
     # The tokens of a response share its ratio, unless the ratio is that of each token.
     ratio = clamp_log_ratio(
-        over_response(logp - tokens["old_logp"], tokens["row"], settings.ratio_level)
+        reduce_over_response(logp - tokens["old_logp"], tokens["row"], settings.ratio_level)
     ).exp()
     advantage, bounds = tokens["advantage"], (settings.clip_low, settings.clip_high)
     if settings.policy_loss == "cispo":

@@ -72,7 +72,7 @@ class LLMModule(TorchRLModule):
         policy server.
         """
         if not inference_only:
-            state = self._parameters_now()
+            state = self._full_parameters()
             on_cpu = next(self.parameters()).device.type == "cpu"  # from a GPU they are copies
             return {name: tensor.clone() if on_cpu else tensor for name, tensor in state.items()}
         if self._tag is None:
@@ -85,6 +85,7 @@ class LLMModule(TorchRLModule):
         self.mark_weights_changed()
 
     def shard(self, device: torch.device) -> None:
+        """Shard the parameters over the learners. Collective: all learners call this together."""
         self._sharded = True
         self.scorer.shard(device)
         self.mark_weights_changed()
@@ -95,27 +96,27 @@ class LLMModule(TorchRLModule):
         if self._sharded:
             self._gathered = full_parameters(self)
 
-    def _parameters_now(self) -> dict[str, Tensor]:
+    def _full_parameters(self) -> dict[str, Tensor]:
         return self._gathered if self._sharded else full_parameters(self)
 
     def _publish(self) -> WeightTag:
         if self.model_config["lora_rank"]:
-            adapters = adapter_form(self._trained_now())
+            adapters = adapter_form(self._trained_model_parameters())
             return self._publisher.publish(adapters, adapter_config(self.llm))
         return self._publisher.publish(self.model_state())
 
-    def _trained_now(self) -> dict[str, Tensor]:
+    def _trained_model_parameters(self) -> dict[str, Tensor]:
         """Return the trained parameters of the policy's model, by their names in it."""
         prefix = "scorer.llm."
         return {
             name.removeprefix(prefix): tensor
-            for name, tensor in self._parameters_now().items()
+            for name, tensor in self._full_parameters().items()
             if name.startswith(prefix)
         }
 
     def model_state(self) -> dict[str, Tensor]:
         """Return the policy's weights in checkpoint form, adapters merged; on the first learner."""
-        state = self._trained_now()
+        state = self._trained_model_parameters()
         if self.model_config["lora_rank"]:
             # One learner cannot gather the others' shards, but a frozen model does not change.
             whole = load_model(self.model_config["model_path"]) if self._sharded else self.llm
@@ -257,9 +258,9 @@ def _restrictions(batch: dict[str, Tensor], start: int, size: int) -> Restrictio
     """Return `restricted` and `restriction` of some positions; see `excluded_tokens`."""
     if "restriction" not in batch:
         return None
-    place = batch["restricted"] - start
-    inside = (place >= 0) & (place < size)
-    return place[inside], batch["restriction"][inside]
+    index = batch["restricted"] - start
+    inside = (index >= 0) & (index < size)
+    return index[inside], batch["restriction"][inside]
 
 
 def _score_tokens(

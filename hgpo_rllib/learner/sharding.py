@@ -57,7 +57,7 @@ def full_parameters(module: nn.Module) -> dict[str, Tensor]:
     """
     reshard(module)
     state = get_model_state_dict(module, options=FULL)
-    # torch leaves in the second name of a frozen parameter: that of a head tied to the embedding.
+    # torch keeps a frozen parameter under its second name: a head tied to the embedding has two.
     parameters = module.named_parameters(remove_duplicate=False)
     frozen = {name for name, parameter in parameters if not parameter.requires_grad}
     return {name: tensor for name, tensor in state.items() if name not in frozen}

@@ -12,7 +12,7 @@ from hgpo_rllib.play.terminal import QUIT, ask, plain
 from hgpo_rllib.reporting.numbers import decimal, number
 from hgpo_rllib.results.frames import read_episodes
 
-PLACE = ("iteration", "split", "group", "member", "seed", "place")
+POSITION_KEYS = ("iteration", "split", "group", "member", "seed", "place")
 """Keys of an episode's place in a run or evaluation, as far as it has them."""
 VALUES = (("reward", "reward"), ("return", "step_return"), ("advantage", "advantage"))
 """Names of a step's numbers, with their keys."""
@@ -53,7 +53,7 @@ def show_episode(episode: Row, console: Console, step_by_step: bool) -> None:
 
 def _show_head(episode: Row, console: Console) -> None:
     console.print(Text(f"task: {plain(episode.get('goal') or 'n/a')}", style="bold"))
-    where = ", ".join(f"{key} {plain(episode[key])}" for key in PLACE if key in episode)
+    where = ", ".join(f"{key} {plain(episode[key])}" for key in POSITION_KEYS if key in episode)
     console.print(Text(where))
     console.print(Text(f"game: {plain(episode.get('game', 'n/a'))}"))
     total = decimal(number(episode, "episode_return"))

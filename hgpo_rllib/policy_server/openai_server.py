@@ -36,7 +36,7 @@ PATHS = f"{MIDDLEWARE}.OpenAIPathsOnly"
 PATHS_AND_METRICS = f"{MIDDLEWARE}.OpenAIPathsAndMetrics"
 ENGINE_EXIT_S = 10
 """Seconds that vLLM waits for its engine to exit after all requests are done."""
-FOR_ROLLOUTS = ("skip_tokenizer_init", "worker_extension_cls", "weight_transfer_config")
+TRAINING_ONLY_ARGUMENTS = ("skip_tokenizer_init", "worker_extension_cls", "weight_transfer_config")
 """Engine arguments used in training only: token ids instead of text, in-place weight updates."""
 
 
@@ -164,7 +164,7 @@ def server_arguments(config: RunConfig, endpoint: Endpoint, tokenizer: str) -> d
     """Return vLLM's arguments: those of an engine in training, with text input and output."""
     sections = config.model, config.agent, config.policy_server
     engine = vllm_settings.engine_arguments(*sections, config.seed)
-    left_out = (*FOR_ROLLOUTS, *(["disable_log_stats"] if endpoint.metrics else []))
+    left_out = (*TRAINING_ONLY_ARGUMENTS, *(["disable_log_stats"] if endpoint.metrics else []))
     arguments = {key: value for key, value in engine.items() if key not in left_out}
     return arguments | {
         "tokenizer": tokenizer,

@@ -72,7 +72,7 @@ class Replicas:
         lost_since: float | None = None
         none_since: float | None = None
 
-        def check(since: float, why: str) -> None:
+        def stop_after_limit(since: float, why: str) -> None:
             if time.monotonic() - since > self.max_outage_s:
                 raise RunStoppedError(
                     f"no replica of the policy server has answered for {self.max_outage_s:g} s "
@@ -87,7 +87,7 @@ class Replicas:
                         none_since = None
                     else:
                         none_since = none_since or time.monotonic()
-                        check(
+                        stop_after_limit(
                             none_since,
                             "none is running; start a node with enough resources for one",
                         )
@@ -95,10 +95,10 @@ class Replicas:
             except RETRYABLE_ERRORS as error:
                 self._warn(error)
                 lost_since = lost_since or time.monotonic()
-                check(lost_since, describe_ray_error(error))
+                stop_after_limit(lost_since, describe_ray_error(error))
                 await asyncio.sleep(RETRY_INTERVAL_S)
             else:
-                self._up()
+                self._end_outage()
                 return responses
             finally:
                 request.cancel()
@@ -112,7 +112,7 @@ class Replicas:
         if now >= self._next_poll:
             self._next_poll = now + POLL_INTERVAL_S
             if await asyncio.to_thread(self._running):
-                self._up()
+                self._end_outage()
             elif not self._down:
                 self._down = True
                 logger.warning(
@@ -121,7 +121,8 @@ class Replicas:
                 )
         return not self._down
 
-    def _up(self) -> None:
+    def _end_outage(self) -> None:
+        """Log the end of an outage, if there was one."""
         if self._down:
             logger.warning("policy server: a replica is running again")
         self._down = False

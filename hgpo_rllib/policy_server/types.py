@@ -101,4 +101,4 @@ class RequestFailedError(RuntimeError):
 
 
 class EngineDiedError(RuntimeError):
-    """The engine of a replica died during a request; Serve replaces the replica."""
+    """The engine of a replica exited, or failed in an update; Serve replaces the replica."""

@@ -88,7 +88,9 @@ class VersionedEngine:
         The engine keeps generating until the weights are on this node. It then holds new requests,
         and finishes, resamples or continues running ones according to `update_mode`.
         """
-        assert tag.handle is not None, "no weights are older than those at the start"
+        assert tag.handle is not None, (
+            "the starting weights, which have no handle, are never loaded"
+        )
         weights = await self._transport.fetch(tag.handle)
         async with self._engine.receive(weights) as load:
             try:

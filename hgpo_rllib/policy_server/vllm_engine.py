@@ -54,7 +54,7 @@ VLLM_INITIAL_VERSION = "default"  # vLLM's version name of the weights that an e
 
 
 @contextmanager
-def _engine_died() -> Iterator[None]:
+def _as_engine_died_error() -> Iterator[None]:
     """Raise the error of the `Engine` protocol in place of vLLM's."""
     try:
         yield
@@ -84,7 +84,7 @@ class VLLMEngine(Engine):
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Generation:
         start = time.perf_counter()
         try:
-            with _engine_died():
+            with _as_engine_died_error():
                 output = await self._sample(prompt, sampling)
                 while output.finish_reason == "abort":  # aborted by a weight update: sample again
                     output = await self._sample(prompt, sampling)
@@ -125,7 +125,7 @@ class VLLMEngine(Engine):
 
     async def _load_adapters(self, folder: Path) -> None:
         if not await self._vllm.add_lora(LoRARequest(ADAPTERS, 1, str(folder), load_inplace=True)):
-            raise RuntimeError("the engine did not take the adapters")
+            raise RuntimeError("vLLM did not load the LoRA adapters")
         self._adapters = LoRARequest(ADAPTERS, 1, str(folder))
 
     async def _load_from_learner(self, weights: WeightsOnLearner) -> None:
@@ -157,11 +157,11 @@ class VLLMEngine(Engine):
         await self._vllm.shutdown_weight_transfer_engine()
 
     async def pause(self, mode: UpdateMode) -> None:
-        with _engine_died():
+        with _as_engine_died_error():
             await self._vllm.pause_generation(mode=mode, clear_cache=True)
 
     async def resume(self) -> None:
-        with _engine_died():
+        with _as_engine_died_error():
             await self._vllm.resume_generation()
 
     async def sleep(self) -> None:
@@ -170,15 +170,15 @@ class VLLMEngine(Engine):
         Level 2 would drop the weights as well. They are needed: a run with LoRA publishes adapters
         only, and an evaluation after a resume uses the weights that the engine started with.
         """
-        with _engine_died():
+        with _as_engine_died_error():
             await self._vllm.sleep(level=1, mode="wait")
 
     async def wake_up(self) -> None:
-        with _engine_died():
+        with _as_engine_died_error():
             await self._vllm.wake_up()
 
     async def check_health(self) -> None:
-        with _engine_died():
+        with _as_engine_died_error():
             await self._vllm.get_weight_version()
 
     def shutdown(self) -> None:

@@ -26,7 +26,7 @@ def write_report(run_dirs: Sequence[Path], out: Path | None = None) -> Path:
     ``<name>_plots/``.
 
     Raises:
-        ResultsError: there is nothing to report, or no place for the report.
+        ResultsError: there is nothing to report, or the output file is missing or invalid.
     """
     out = _output(run_dirs, out)
     runs = load_runs(run_dirs)
@@ -46,7 +46,7 @@ def _output(run_dirs: Sequence[Path], out: Path | None) -> Path:
     if not run_dirs:
         raise ResultsError("no run directory given")
     if out is None and len(run_dirs) > 1:
-        raise ResultsError("a report on several runs needs a place: give --output FILE.html")
+        raise ResultsError("a report on several runs needs a file: give --output FILE.html")
     if out is not None and out.suffix != ".html":
         raise ResultsError(f"--output: {out} does not end with .html: the report is one such file")
     return out or run_dirs[0] / REPORT

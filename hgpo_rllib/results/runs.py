@@ -179,7 +179,7 @@ def load_run(path: str | Path, iterations: Iterable[int] | None = None) -> Run:
     except ResultsError:
         raise
     except (AttributeError, TypeError, ValueError) as error:
-        raise ResultsError(f"{path}: files of another shape than a run's ({error})") from error
+        raise ResultsError(f"{path}: its files are not those of a run ({error})") from error
     files = {
         int(number[1]): file
         for file in sorted((path / "episodes").glob("iteration_*"))

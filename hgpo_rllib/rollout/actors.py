@@ -101,7 +101,7 @@ class RunnerActors:
         request = asyncio.wrap_future(reference.future())
         try:
             while not (await asyncio.wait({request}, timeout=POLL_INTERVAL_S))[0]:
-                self._all_lost_since = None  # calls of a lost actor fail at once: this one plays
+                self._all_lost_since = None  # calls to lost actors fail at once
                 await self._replicas.any_running()
             return request.result()
         except RayTaskError as error:
@@ -111,10 +111,8 @@ class RunnerActors:
             raise
 
     def _on_lost(self, actor: ActorHandle, error: RayError) -> None:
-        if actor not in self._lost:  # not for each of its groups
-            logger.warning(
-                "lost an env runner, its groups are played again: %s", type(error).__name__
-            )
+        if actor not in self._lost:  # warn once, not for each of its groups
+            logger.warning("lost an env runner (%s), retrying its groups", type(error).__name__)
             self._lost.add(actor)
         if len(self._lost) == self._count:
             now = time.monotonic()

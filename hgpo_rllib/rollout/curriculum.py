@@ -18,8 +18,8 @@ class Curriculum(TaskOrder):
     """Draws tasks, each with a weight of ``max(SMALLEST_WEIGHT, 4 p (1 - p))``.
 
     p is the success rate of the task's type, a moving average over its groups that begins at 0.5.
-    The variance p (1 - p) of an outcome is 0 if all members of a group have the same return, from
-    which estimators that compare them learn nothing.
+    If p is near 0 or 1, the variance p (1 - p) of an outcome is small, and the members of a group
+    usually have equal returns, from which estimators that compare them learn nothing.
 
     The seed, the number of a draw and the current rates determine the task.
     """

@@ -26,9 +26,9 @@ from hgpo_rllib.rollout.sessions import InvalidRequestError, SessionEndedError, 
 CLAIM_WAIT_S = 10.0
 """Seconds that a request for a session waits for one."""
 BodyT = TypeVar("BodyT", bound=BaseModel)
-IGNORED = {"model", "user", "metadata", "store"}
+IGNORED_FIELDS = {"model", "user", "metadata", "store"}
 """Fields of a chat request that change nothing."""
-NEUTRAL: dict[str, Any] = {
+REQUIRED_VALUES: dict[str, Any] = {
     "n": 1,
     "stream": False,
     "top_p": 1,
@@ -102,12 +102,18 @@ class ChatRequest(BaseModel):
                     f"{name}={limit}: the run's responses have up to {max_tokens} tokens"
                 )
         for name, value in (self.model_extra or {}).items():
-            if name not in IGNORED and value is not None and value != NEUTRAL.get(name):
-                raise InvalidRequestError(f"{name} is not supported: the run decides on sampling")
+            if (
+                name not in IGNORED_FIELDS
+                and value is not None
+                and value != REQUIRED_VALUES.get(name)
+            ):
+                raise InvalidRequestError(
+                    f"{name} is not supported: leave it out, the run decides on sampling"
+                )
 
 
 class Reward(Body):
-    """Body of a reward."""
+    """Body of a request that adds a reward."""
 
     reward: FiniteFloat
     id: str | None = None
@@ -115,7 +121,7 @@ class Reward(Body):
 
 
 class End(Body):
-    """Body of the end of a session."""
+    """Body of a request that ends a session."""
 
     won: bool = False
     reward: FiniteFloat = 0.0
@@ -188,8 +194,8 @@ class Gateway:
         async def handler(request: Request) -> Response:
             if not has_key(request.headers, self._key):
                 return _error(401, "the API key is missing or wrong")
-            if "origin" in request.headers:  # of browsers: any web page could play episodes
-                return _error(403, "requests of web pages are refused")
+            if "origin" in request.headers:  # browsers send it; any web page could play
+                return _error(403, "requests from web pages are refused")
             try:
                 return await handle(request)
             except InvalidRequestError as error:

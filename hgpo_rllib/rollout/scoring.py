@@ -227,8 +227,8 @@ def _score_blocks(
     targets = np.full(value.shape, np.nan)
     targets[acting[begins], 0] = target.high[begins]
     targets[acting, 1] = target.switch
-    several = place > 1  # column 1 is that of the switch
-    targets[acting[several], place[several]] = target.low[several]
+    own_column = place > 1  # column 1 holds the target of the switch
+    targets[acting[own_column], place[own_column]] = target.low[own_column]
     by_block = {"action": advantage.low, "subgoal": advantage.high, "switch": advantage.switch}
     return _credit_spans(rows, np.zeros(len(steps)), by_block), targets
 

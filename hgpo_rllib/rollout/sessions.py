@@ -135,7 +135,9 @@ class Session:
         replies = [r for r in self._delivered() if reply_id in (None, r.id)]
         if not replies:
             raise InvalidRequestError(
-                "the session has no response yet" if reply_id is None else f"no {reply_id}"
+                "the session has no response yet"
+                if reply_id is None
+                else f"the session has no response with id {reply_id!r}"
             )
         replies[-1].reward += reward
 
@@ -209,11 +211,14 @@ class Session:
         try:
             prompt_ids = self._renderer.encode(self._renderer.chat(*messages))
         except jinja2.TemplateError as error:
-            raise InvalidRequestError(f"the model's chat template: {error}") from error
+            raise InvalidRequestError(
+                f"the model's chat template rejects the messages: {error}"
+            ) from error
         limit = self._renderer.max_prompt_tokens
         if len(prompt_ids) > limit:
             raise InvalidRequestError(
-                f"the messages have {len(prompt_ids)} tokens, agent.max_prompt_tokens is {limit}"
+                f"the messages have {len(prompt_ids)} tokens, more than "
+                f"agent.max_prompt_tokens={limit}: shorten them"
             )
         turn = self._respond(prompt_ids, anchor, next(self._numbers))
         reply = Reply(messages, asyncio.ensure_future(turn), is_disconnected)

@@ -102,7 +102,9 @@ def _read(file: Path) -> StartRecord | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        raise ConfigError(f"{file} cannot be read: remove it to go on without it") from error
+        raise ConfigError(
+            f"{file} cannot be read: remove it to resume without comparing settings"
+        ) from error
 
 
 def _hash_games(config: RunConfig) -> dict[str, str]:

@@ -57,7 +57,7 @@ def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None)
     """
     with locked(folder):
         try:
-            return _run_left_trials(sweep, folder, on_finished)
+            return _run_unfinished_trials(sweep, folder, on_finished)
         except Exception as error:
             full = describe_full_disk(error)
             if full is None or not (folder / SWEEP_FILE).is_file():
@@ -65,7 +65,7 @@ def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None)
             raise RunStoppedError(f"{full}; {sweep.how_to_continue(folder)}") from error
 
 
-def _run_left_trials(sweep: Sweep, folder: Path, on_finished: OnFinished | None) -> bool:
+def _run_unfinished_trials(sweep: Sweep, folder: Path, on_finished: OnFinished | None) -> bool:
     console = TrainingConsole()
     finished = finished_runs(sweep, folder)
     left = [trial for trial in sweep.trials if folder / trial.name not in finished]

@@ -18,15 +18,15 @@ from hgpo_rllib.studies.records import Record
 from hgpo_rllib.studies.settings import Study
 
 MIN_PAIRS = 3
-"""Pairs of trials from which the spread of a difference is estimated."""
+"""Minimum number of pairs of trials to estimate the spread of a difference."""
 FIRST_AND_LAST = ("success_rate", "inadmissible_rate", "invalid_rate")
 """Metrics of which the first and the last iterations are shown."""
 MIN_ESTIMATORS = 4
-"""Estimators from which a correlation has an interval."""
+"""Minimum number of estimators for a correlation."""
 MIN_SEEDS = 5
-"""Seeds from which success is compared with fidelity although trials are missing."""
+"""Minimum number of common seeds for comparing success with fidelity while trials are missing."""
 MAX_ARMS = 8
-"""Arms whose curves can be told apart, and whose diagnostics fit beside each other."""
+"""Maximum number of arms whose curves and diagnostics are shown side by side."""
 WINDOW = 5  # first and last iterations that are averaged
 Row = dict[str, str]
 

@@ -15,7 +15,7 @@ from hgpo_rllib.section import Name, Section, Seed
 
 STUDIES = EXAMPLES / "studies"
 ARM = "arm"
-OWN = {"seed": "seeds", "iterations": "iterations", "evaluation.splits": "splits"}
+STUDY_KEYS = {"seed": "seeds", "iterations": "iterations", "evaluation.splits": "splits"}
 """Settings of runs that a study sets itself, with its own keys for them."""
 
 
@@ -94,9 +94,11 @@ class Study(Section):
     @model_validator(mode="after")
     def _names_are_known(self) -> Self:
         for name, settings in {"overrides": self.overrides, **self.arms}.items():
-            if taken := OWN.keys() & settings.keys():
+            if taken := STUDY_KEYS.keys() & settings.keys():
                 key = min(taken)
-                raise ValueError(f"{name}: {key} is set by the study: use its key {OWN[key]}")
+                raise ValueError(
+                    f"{name}: {key} is set by the study: use its key {STUDY_KEYS[key]}"
+                )
         compared = [arm for claim in self.analysis.claims for arm in claim.arms]
         if self.analysis.baseline is not None:
             compared.append(self.analysis.baseline)

@@ -16,13 +16,13 @@ from env_wrappers.spaces import ANY_ACTION, ANY_SEARCH
 from hgpo_rllib.agent.parsing import is_admissible
 from hgpo_rllib.agent.templates import SEPARATOR
 from hgpo_rllib.jsonl import Row
-from hgpo_rllib.play.episodes import PLACE, VALUES, marks_of, thought_of
+from hgpo_rllib.play.episodes import POSITION_KEYS, VALUES, marks_of, thought_of
 from hgpo_rllib.play.policy import WatchedPolicy
 from hgpo_rllib.play.terminal import as_action, plain, score_rows
 from hgpo_rllib.play.web.application import application, read_form, render
 from hgpo_rllib.reporting.numbers import decimal, number
 
-_FACTS = ("game", "task_type", *PLACE)
+_FACTS = ("game", "task_type", *POSITION_KEYS)
 
 
 def episode_app(episode: Row) -> Starlette:

@@ -126,7 +126,8 @@ def test_facts_of_the_batch(model_path: str, of_tokens: bool) -> None:
         update(learner, batch)
     assert (
         "it has 3 steps, prompts of 3 to 9 and responses of 1 to 5 tokens, 8 response tokens; "
-        "advantages -1.25 to 2, 1 of them 0; engine log-probabilities -7.125 to -0.5 (2 not finite)"
+        "advantages -1.25 to 2, zero in 1 of the steps; engine log-probabilities -7.125 to -0.5 "
+        "(2 not finite)"
     ) in str(error.value)
 
 

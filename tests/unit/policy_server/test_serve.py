@@ -231,7 +231,7 @@ class TestArguments:
             "structured_outputs_config": '{"backend": "xgrammar"}',
         }
         assert {key: arguments[key] for key in expected} == expected
-        assert arguments.keys().isdisjoint(openai_server.FOR_ROLLOUTS)
+        assert arguments.keys().isdisjoint(openai_server.TRAINING_ONLY_ARGUMENTS)
         assert "secret" not in str(arguments)
         shorter = config.agent.model_copy(
             update={"max_prompt_tokens": 300, "max_response_tokens": 50}

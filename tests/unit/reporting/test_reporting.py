@@ -198,7 +198,7 @@ class TestSeveralRuns:
             main()
         assert stopped.value.code == 2
         said = capsys.readouterr().err
-        assert said == "hgpo: a report on several runs needs a place: give --output FILE.html\n"
+        assert said == "hgpo: a report on several runs needs a file: give --output FILE.html\n"
 
     @pytest.mark.parametrize("command", ["report {run} --output {out}", "data export {run} {out}"])
     def test_a_place_that_cannot_be_written(self, run_dir, tmp_path, monkeypatch, capsys, command):

@@ -61,7 +61,7 @@ def test_a_file_of_another_shape(run_dir: Path, row: object, problem: str) -> No
 )
 def test_nested_values_of_another_shape(run_dir: Path, name: str, row: object) -> None:
     (run_dir / name).write_text(json.dumps(row) + "\n")
-    with pytest.raises(ResultsError, match="files of another shape than a run's"):
+    with pytest.raises(ResultsError, match="its files are not those of a run"):
         load_run(run_dir)
 
 

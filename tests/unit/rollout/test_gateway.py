@@ -108,7 +108,10 @@ def test_seeds_are_those_of_the_member(harness: GatewayHarness) -> None:
         ({"messages": []}, "messages: List should have at least 1 item"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role: String should match"),
         ({"messages": [{**HELLO[0], "tool_calls": [{"id": "1"}]}]}, "messages.0.tool_calls: Extra"),
-        ({"messages": [{"role": "user", "content": "at 1 " * 200}]}, "max_prompt_tokens is 200"),
+        (
+            {"messages": [{"role": "user", "content": "at 1 " * 200}]},
+            "more than agent.max_prompt_tokens=200: shorten them",
+        ),
     ],
 )
 def test_requests_that_are_refused(
