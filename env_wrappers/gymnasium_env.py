@@ -17,7 +17,7 @@ from env_wrappers.text_env import TextEnv
 
 FIRST_SEED = {"train": 0, "test": 1_000_000}
 """Seed of the first task of each split; a split has at most as many tasks as lie between them."""
-_STYLED = re.compile(r"\x1b\[([\d;]+)m(.*?)\x1b\[0m", re.DOTALL)
+_STYLED = re.compile(r"\x1b\[(?!0m)([\d;]+)m([^\x1b]*)\x1b\[0m")
 _COLOR_CODE = re.compile("(?:3|4|9|10)[0-8]")  # of text and background, each normal and bright
 _COLORS = ("gray", "red", "green", "yellow", "blue", "magenta", "cyan", "white", "crimson")
 
@@ -155,7 +155,10 @@ class GymnasiumEnv(TextEnv):
 
 def without_colors(text: str) -> str:
     """Return text of a terminal with colored parts in words, ``[red S]``, and no other styles."""
-    return _STYLED.sub(_in_words, text)
+    found = 1
+    while found:  # from the inside out, as styles can be nested
+        text, found = _STYLED.subn(_in_words, text)
+    return text
 
 
 def _in_words(styled: re.Match[str]) -> str:

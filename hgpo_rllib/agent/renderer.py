@@ -161,6 +161,7 @@ class TokenRenderer(TextRenderer):
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text without further special tokens."""
+        text = text.encode(errors="replace").decode()  # tokenizers refuse lone surrogates
         return self.tokenizer(text, add_special_tokens=False)["input_ids"]
 
     def encode_response(self, response: str) -> list[int]:

@@ -281,4 +281,10 @@ def _call(
         if not isinstance(info[key], kind):
             found = type(info[key]).__name__
             raise DataError(f"{key!r} in the info of {name} is a {found}: it must be {use}")
+        if kind is Hashable:
+            try:  # a tuple is an instance of Hashable, whatever it contains
+                hash(info[key])
+            except TypeError as error:
+                text = f"{key!r} in the info of {name}: {error}: it must be {use}"
+                raise DataError(text) from error
     return returned

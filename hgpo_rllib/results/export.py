@@ -21,7 +21,8 @@ def export_steps(run: Path, out: Path, lost: bool = False, form: Format = "sft")
     """Write the steps of a run's training episodes; the suffix of `out` is the type of file.
 
     Columns: ``iteration``, ``group``, ``member``, ``time``, ``game``, ``task_type``, ``goal``,
-    ``success`` (of the episode), the texts, ``reward``, ``step_return`` and ``advantage``. The
+    ``success`` (of the episode), the texts, ``response_truncated``, ``reward``, ``step_return`` and
+    ``advantage``. The
     texts are the prompt, with the chat template, and the response. Their names are
     ``rendered_prompt`` and ``response``, as `hgpo sft` reads them, or ``prompt`` and
     ``completion``, as trl reads them.
@@ -64,6 +65,6 @@ def _steps(run: Run, lost: bool, form: Format) -> pd.DataFrame:
     episodes = run.episodes[[*_KEYS, "game", "task_type", "goal", "success"]]
     prompt, response = _TEXTS[form]
     steps = run.steps.rename(columns={"prompt": prompt, "completion": response})
-    wanted = ["time", prompt, response, "reward", "step_return", "advantage"]
+    wanted = ["time", prompt, response, "response_truncated", "reward", "step_return", "advantage"]
     table = steps[[*_KEYS, *wanted]].merge(episodes, on=_KEYS)
     return table if lost else table[table["success"]]

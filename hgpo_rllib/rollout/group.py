@@ -140,7 +140,7 @@ async def play_in_pool(
     in ``earlier``.
     """
     async with pool.lend() as env:
-        observation, info = await pool.call(env.reset, seed=task)
+        observation, info = await pool.call(reset, env, task)
         agent, earlier = make_agent(info, group, name), list[EarlierTrial]()
         while True:
             trajectory = await play_episode(env, pool, agent, observation, info)
@@ -150,7 +150,7 @@ async def play_in_pool(
             if reflection is None:
                 break
             earlier.append(EarlierTrial(trajectory, reflection))
-            observation, info = await pool.call(env.reset, seed=task)
+            observation, info = await pool.call(reset, env, task)
     return replace(trajectory, earlier=tuple(earlier))
 
 
@@ -171,11 +171,19 @@ async def play_episode(
     return trajectory
 
 
-def take_step(env: gym.Env, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-    """Take a step; ValueError or TypeError if its result is not that of a text environment.
+def reset(env: gym.Env, task: int) -> tuple[str, dict[str, Any]]:
+    """Reset to a task; ValueError or TypeError if the result is not that of a text environment.
 
     Called in the environment's thread, so this is an error of the environment.
     """
+    observation, info = env.reset(seed=task)
+    if not isinstance(observation, str):
+        raise ValueError(f"a reset returned an observation of type {type(observation).__name__}")
+    return observation, info
+
+
+def take_step(env: gym.Env, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+    """Take a step; see `reset` for errors."""
     observation, reward, terminated, truncated, info = env.step(action)
     reward = float(reward)
     if not isinstance(observation, str) or not math.isfinite(reward):

@@ -47,6 +47,8 @@ class Demonstration:
     """Messages to the model and its responses, alternating."""
     rendered: bool = False
     """Whether the first message has the chat template."""
+    truncated: bool = False
+    """Whether the response was cut at the token limit, so that it has no end token."""
 
 
 def read_demonstrations(file: Path) -> list[Demonstration]:
@@ -74,7 +76,8 @@ def read_demonstrations(file: Path) -> list[Demonstration]:
                 f"{file}: line {number} needs the texts `prompt` and `response`, or `messages` of "
                 "the roles user and assistant in turn"
             )
-        found.append(Demonstration(str(row.get("game", number)), tuple(texts), rendered))
+        truncated = row.get("response_truncated") == 1  # NaN or null if not recorded
+        found.append(Demonstration(str(row.get("game", number)), tuple(texts), rendered, truncated))
     if not found:
         raise DataError(f"{file} has no demonstrations")
     return found
@@ -116,7 +119,8 @@ def encode(
         for part, response in zip(parts, demonstration.messages[1::2], strict=True):
             if len(ids) + len(part) > renderer.max_prompt_tokens:
                 break
-            answer = renderer.encode_response(response)
+            encoded = renderer.encode if demonstration.truncated else renderer.encode_response
+            answer = encoded(response)
             ids += part + answer
             labels += [NO_LOSS] * len(part) + answer
         rows.append({"input_ids": ids, "labels": labels})
@@ -172,6 +176,8 @@ def fine_tune(
         set_up_host_memory()
     path = str(config.model.model_path)
     tokenizer, model = load_chat_tokenizer(path), load_model(path)
+    if tokenizer.pad_token is None:  # padding has neither attention nor loss
+        tokenizer.pad_token = tokenizer.eos_token
     if rank := config.model.lora_rank:
         add_lora(model, rank, config.model.lora_alpha, config.seed)
     renderer = TokenRenderer(tokenizer, config.agent)
@@ -213,6 +219,9 @@ def fine_tune(
     trainer.remove_callback(PrinterCallback)  # `on_log` receives what it would print
     last = last_checkpoint(checkpoints)
     result = {"train_loss": trainer.train(resume_from_checkpoint=last).training_loss}
+    if last:  # that is the loss of the steps after the checkpoint
+        logged = [row["loss"] for row in trainer.state.log_history if "loss" in row]
+        result["train_loss"] = sum(logged) / len(logged)
     if held:
         state = trainer.state
         last_rows = [row for row in state.log_history if row["step"] == state.global_step]

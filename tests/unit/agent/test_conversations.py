@@ -136,3 +136,9 @@ def test_a_template_of_follow_ups(tokenizer: PreTrainedTokenizerFast, tmp_path: 
     renderer = make_renderer(tokenizer, follow_up_prompt=str(path))
     last = play(renderer, 2, "so").turns[-1]
     assert tokenizer.decode(last.prompt_ids).endswith(f"find a mug 2 {DESK}")
+
+
+def test_a_lone_surrogate_is_replaced(tokenizer: PreTrainedTokenizerFast) -> None:
+    """JSON can contain one, and tokenizers refuse it."""
+    renderer = make_renderer(tokenizer)
+    assert renderer.encode("look \ud83d") == renderer.encode("look ?")

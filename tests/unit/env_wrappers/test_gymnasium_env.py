@@ -177,6 +177,7 @@ def test_colors_in_words() -> None:
     observation, _ = GymnasiumEnv("Taxi-v3", "goal", TAXI).reset(seed=3)
     assert "|[blue R]: |[yellow  ]: :G|" in observation
     assert "\x1b" not in observation
+    assert "[magenta [yellow Y]]" in GymnasiumEnv("Taxi-v3", "goal", TAXI).reset(seed=5)[0]
 
 
 @pytest.mark.parametrize(
@@ -189,6 +190,8 @@ def test_colors_in_words() -> None:
         ("\x1b[1mS\x1b[0m", "S"),  # bold
         ("\x1b[39mS\x1b[0m", "S"),  # the terminal's own color
         ("\x1b[49mS\x1b[0m", "S"),
+        ("\x1b[35m\x1b[43mS\x1b[0m\x1b[0m", "[magenta [yellow S]]"),
+        ("\x1b[35m\x1b[34;1m\x1b[43mS\x1b[0m\x1b[0m\x1b[0m", "[magenta [blue [yellow S]]]"),
     ],
 )
 def test_color_codes(shown: str, words: str) -> None:

@@ -233,6 +233,9 @@ def test_states_that_it_does_not_report(folder: Path, config: RunConfig) -> None
     change(folder, '"state_hash": self.here', '"state_hash": [self.here]')
     sys.modules.pop("my_env")
     assert "'state_hash' in the info of reset(seed=0) is a list" in error_of(config)
+    change(folder, '"state_hash": [self.here]', '"state_hash": (1, [self.here])')
+    sys.modules.pop("my_env")
+    assert "'state_hash' in the info of reset(seed=0): unhashable type: 'list'" in error_of(config)
 
 
 def test_a_split_named_like_the_total(config: RunConfig) -> None:

@@ -180,7 +180,7 @@ def test_out_of_memory(model_path: str, caplog: pytest.LogCaptureFixture) -> Non
             message = str(error.value)
             assert torch.equal(weights_of(learner), before)
         assert "bad mini-batch 1 of 2 in update 1: out of memory with " in message
-        assert "learner.micro_batch_tokens=1 (CUDA out of memory." in message
+        assert "learner.micro_batch_tokens=1: lower it (CUDA out of memory." in message
 
 
 @pytest.mark.parametrize("failing", range(4))

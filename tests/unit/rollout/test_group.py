@@ -245,6 +245,23 @@ class TestFailures:
         assert lengths(harness.play([3])) == {"0/train/0": dict.fromkeys(range(3), 3)}
         assert harness.failures == {"env_errors": 1}
 
+    def test_a_reset_without_text_is_an_error_of_the_environment(
+        self, harness: RolloutHarness
+    ) -> None:
+        first = iter([None])
+
+        class Wordless(CountingEnv):
+            """An environment whose first observation is None."""
+
+            def reset(self, **options: Any) -> Any:
+                observation, info = super().reset(**options)
+                return next(first, observation), info
+
+        harness.make = lambda: Wordless(lambda task, step: None)  # type: ignore[method-assign]
+        (played,) = harness.play([2], size=1)
+        assert played.turns[0].observation == "at 0 of 2"
+        assert harness.failures == {"env_errors": 1}
+
     def test_a_refused_prompt(self, harness: RolloutHarness) -> None:
         refused = []
 

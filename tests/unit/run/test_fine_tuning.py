@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +143,34 @@ def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) ->
         load_tokenizer(str(path))("go to desk 3")["input_ids"] for path in (start, tmp_path / "out")
     ]
     assert with_tokens[0] == with_tokens[1]
+
+
+def test_a_tokenizer_without_a_padding_token(
+    tokenizer: PreTrainedTokenizerFast, start: Path, tmp_path: Path
+) -> None:
+    """A model whose tokenizer has none, as Llama's, is fine-tuned and keeps its tokenizer."""
+    model = Path(shutil.copytree(start, tmp_path / "model"))
+    without = copy.deepcopy(tokenizer)
+    without.pad_token = None
+    without.save_pretrained(model)
+    fine_tune(config(model), STEPS, tmp_path / "out", tmp_path / "kept", 1, *SETTINGS[1:])
+    assert load_tokenizer(str(tmp_path / "out")).pad_token is None
+
+
+def test_the_loss_of_a_finished_one(start: Path, tmp_path: Path) -> None:
+    """If all steps were done before an interruption, the loss is that of these steps."""
+    first, again = (
+        fine_tune(config(start), STEPS, tmp_path / name, tmp_path / "kept", *SETTINGS)
+        for name in ("a", "b")
+    )
+    assert again["train_loss"] == pytest.approx(first["train_loss"], rel=0.01)
+
+
+def test_a_truncated_response_has_no_end_token(tokenizer: PreTrainedTokenizerFast) -> None:
+    """The policy did not sample one."""
+    steps = [replace(STEPS[0], truncated=truncated) for truncated in (True, False)]
+    cut, whole = (row["input_ids"] for row in encode(make_renderer(tokenizer), steps))
+    assert whole == [*cut, tokenizer.eos_token_id]
 
 
 def test_passes_have_the_learners_type(start: Path, tmp_path: Path) -> None:
