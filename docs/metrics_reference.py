@@ -43,8 +43,8 @@ EVALUATION_TEXT = """## Evaluations
 A line of `evaluation.jsonl` per evaluation and split: `iteration` (0 is before training), `split`
 (`all`: the episodes of all splits together), `by_task_type` (`success_rate`, `standard_error` and
 `episodes` per task type), `by_task` (number, episodes and successes of each task), and the numbers
-below. Gauges are named `hgpo_evaluation_<name>`, that of `evaluation_s` `hgpo_evaluation_s`, and have
-a tag `split`.
+below. Gauges are named `hgpo_evaluation_<name>`, that of `evaluation_s` `hgpo_evaluation_s`, and
+have a tag `split`.
 """
 GRAFANA_UNITS = {"ratio": "percentunit", "s": "s"}
 COLUMNS, WIDTH, HEIGHT = 3, 8, 8  # panels side by side; of Grafana's 24 columns

@@ -125,14 +125,8 @@ def test_games_are_held_out_whole(games: int) -> None:
 def test_it_learns_the_demonstrations(start: Path, tmp_path: Path, lora: int) -> None:
     """The loss falls for all parameters and for merged adapters; the tokenizer does not change."""
     logs: list[dict[str, float]] = []
-    result = fine_tune(
-        config(start, lora_rank=lora),
-        STEPS,
-        tmp_path / "out",
-        tmp_path / "kept",
-        *SETTINGS,
-        logs.append,
-    )
+    paths = tmp_path / "out", tmp_path / "kept"
+    result = fine_tune(config(start, lora_rank=lora), STEPS, *paths, *SETTINGS, logs.append)
     train, held = split_by_game(STEPS)
     assert loss_of(tmp_path / "out", train) < loss_of(start, train) / (3 if lora == 0 else 1.2)
     assert result["validation_loss"] == pytest.approx(loss_of(tmp_path / "out", held), abs=1e-4)
