@@ -31,6 +31,7 @@ def episode_records(
         strict=True,
     )
     for trajectory, advantages, returns, groups in rows:
+        mixture = trajectory.info.get("mixture")
         yield {
             "format": RUN_EPISODES,
             "iteration": iteration,
@@ -38,6 +39,7 @@ def episode_records(
             "group": trajectory.group,
             "member": f"member_{trajectory.member}",
             "game": trajectory.info["game"],
+            **({"environment": mixture["environment"]} if mixture else {}),
             "task_type": trajectory.info["task_type"],
             "goal": trajectory.info["goal"],
             "success": trajectory.won,

@@ -204,6 +204,17 @@ class TestRecords:
             for member in PLAYS
         ]
 
+    def test_a_mixture_names_the_environment(
+        self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
+    ) -> None:
+        """It can have two of the same kind, with games of the same names."""
+        first = scored.trajectories[0]
+        mixed = replace(first, info=first.info | {"mixture": {"environment": "easy"}})
+        others = replace(scored, trajectories=[mixed, *scored.trajectories[1:]])
+        records = [*episode_records(others, SIZES, tokenizer, 4, "train")]
+        assert records[0]["environment"] == "easy"
+        assert "environment" not in records[1]
+
     def test_one_entry_a_step(
         self, scored: ScoredTrajectories, tokenizer: PreTrainedTokenizerFast
     ) -> None:
