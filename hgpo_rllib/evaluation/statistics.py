@@ -121,14 +121,14 @@ def compare_means(a: pd.Series, b: pd.Series, clusters: pd.Series | None = None)
 
 
 def _widened(found: Estimate, units: int) -> Estimate:
-    """Widen an interval without width, of a difference from -1 to 1 that is the same on all units.
+    """Widen an interval without width, of a difference that is the same on all units.
 
     Resampling shows no uncertainty then. As many other units can differ as the exact binomial
-    interval allows, by values from -1 to 1.
+    interval allows. Differences are from -1 to 1; for others, the interval is returned as it is.
     """
-    if found.low is None or found.high is None or found.high - found.low > _ROUNDING_ERROR:
+    if found.low is None or found.high is None or abs(found.mean) > 1:
         return found
-    if abs(found.mean) > 1:
+    if found.high - found.low > _ROUNDING_ERROR:
         return found
     most = 1 - ((1 - CONFIDENCE) / 2) ** (1 / units)
     low, high = found.mean - most * (1 + found.mean), found.mean + most * (1 - found.mean)

@@ -22,9 +22,8 @@ def export_steps(run: Path, out: Path, lost: bool = False, form: Format = "sft")
 
     Columns: ``iteration``, ``group``, ``member``, ``time``, ``game``, ``task_type``, ``goal``,
     ``success`` (of the episode), the texts, ``response_truncated``, ``reward``, ``step_return`` and
-    ``advantage``. The
-    texts are the prompt, with the chat template, and the response. Their names are
-    ``rendered_prompt`` and ``response``, as `hgpo sft` reads them, or ``prompt`` and
+    ``advantage``. The texts are the prompt, with the chat template, and the response. Their names
+    are ``rendered_prompt`` and ``response``, as `hgpo sft` reads them, or ``prompt`` and
     ``completion``, as trl reads them.
 
     Args:

@@ -39,7 +39,7 @@ def runner_actors(group: EnvRunnerGroup) -> list[ActorHandle]:
             if error.actor_init_failed:
                 reason = describe_ray_error(error.args[0])
                 raise RunStoppedError(f"an env runner did not start: {reason}") from error
-        except OutOfMemoryError:  # Ray's memory monitor killed it
+        except OutOfMemoryError:  # Ray's memory monitor killed it, and Ray restarts it
             pass
     return actors
 

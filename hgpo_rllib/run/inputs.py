@@ -70,9 +70,7 @@ def existing_folder(path: str) -> Path:
 def check_writable(config: RunConfig) -> None:
     """Raise ConfigError if runs or generated data cannot be written."""
     for name in ("output", "cache"):
-        path = Path(getattr(config, name)).absolute()
-        # A link to nowhere counts: no folder can be created there.
-        folder = next(each for each in (path, *path.parents) if os.path.lexists(each))
+        folder = existing_folder(getattr(config, name))
         if not (folder.is_dir() and os.access(folder, os.W_OK)):
             raise ConfigError(f"{name}: {folder} is not a writable directory")
 
