@@ -201,10 +201,6 @@ class HGPO(Algorithm):
     config: HGPOConfig
 
     def __init__(self, config: HGPOConfig | dict | None = None, **kwargs: Any):
-        # RLlib drops Tune's trial info (`Algorithm.trial_id` is "default" in every trial). Without
-        # a unique id, trials would share one policy server.
-        trial = config.get("__trial_info__") if isinstance(config, dict) else None
-        self._run_id = f"{trial.trial_id if trial else 'run'}-{uuid.uuid4().hex[:8]}"
         self.last_iteration: IterationResult | None = None
         self.held_out_tasks: dict[str, list[TaskCount]] = {}  # of the latest evaluation, by split
         self._seconds: dict[str, float] = {}  # of the current iteration
@@ -239,7 +235,8 @@ class HGPO(Algorithm):
         load_chat_tokenizer(self.config.model_path)  # fail before any process starts
         server = self.config.settings(PolicyServerSettings)
         self.config = self.config.copy(copy_frozen=False)
-        self.config.serve_app = f"{self.config.serve_prefix}-{self._run_id}"
+        # Without a unique name, trials would share one policy server.
+        self.config.serve_app = f"{self.config.serve_prefix}-{uuid.uuid4().hex[:8]}"
         self.config.freeze()
         try:
             if server.colocate:  # the learners have to be there first, see `placement`

@@ -6,7 +6,6 @@ from hgpo_rllib.advantages.baselines import step_level, trajectory_level
 from hgpo_rllib.advantages.groups import EstimatorSettings, group_advantage
 from hgpo_rllib.advantages.steps import Floats, StepArrays, next_values
 
-SCALING, CLARITY = 1.0, 1.0  # EMPG's k and k', as in the released code
 BONUS = 0.05  # EMPG's ζ, as in the released code; another copy of it has 0.1
 
 
@@ -49,8 +48,7 @@ def empg(steps: StepArrays, settings: EstimatorSettings) -> Floats:
     if not len(steps):
         return np.zeros(0)
     entropy = (entropy - entropy.min()) / (np.ptp(entropy) + 1e-8)
-    scaling = np.exp(-SCALING * entropy)
-    advantage = scaling / scaling.mean() * trajectory_level(steps, settings)
-    bonus = next_values(steps, np.exp(-CLARITY * entropy), last=0.0)
-    advantage += BONUS * bonus
+    confidence = np.exp(-entropy)  # g and f, as k = k' = 1 in the released code
+    advantage = confidence / confidence.mean() * trajectory_level(steps, settings)
+    advantage += BONUS * next_values(steps, confidence, last=0.0)
     return advantage - advantage.mean()

@@ -292,7 +292,9 @@ def token_batch(
 def value_batch(
     columns: Columns, rows: NDArray[np.int64], device: torch.device, per_token: bool
 ) -> dict[str, Tensor]:
-    """Build right-padded prompts, with responses if `per_token`, and the positions of values.
+    """Build right-padded sequences up to the last value, and the positions of values.
+
+    Without rows, there are no values, and ``ids`` is that of `token_batch`.
 
     Returns:
         ``ids`` (sequences, L); ``value_row`` and ``value_column`` (values,): index of each value
@@ -300,13 +302,10 @@ def value_batch(
         response token j; ``value_sequence`` and ``value_position`` (values,): index in ``ids`` of
         the token at which it is computed, the last one of the prompt for columns 0 and 1.
     """
-    last, sequences = (torch.from_numpy(numbers) for numbers in last_rows(columns, rows))
-    if per_token:
-        ids = token_batch(columns, rows, device)["ids"]
-    else:
-        width = int(columns["prompt_length"][last].max())
-        ids = columns["prompt_ids"][last, :width].long()
-    batch = {"ids": ids} | value_positions(columns, rows, sequences, per_token)
+    sequences = torch.from_numpy(last_rows(columns, rows)[1])
+    batch = value_positions(columns, rows, sequences, per_token)
+    width = 1 + max(batch["value_position"].tolist(), default=0)
+    batch["ids"] = token_batch(columns, rows, device)["ids"][:, :width]
     return {key: value.to(device) for key, value in batch.items()}
 
 

@@ -128,12 +128,10 @@ def response_values(
         shape = (len(lengths), 1 + columns["response_ids"].shape[1])
     values, rows = torch.full(shape, torch.nan, dtype=torch.float64), np.arange(len(lengths))
     for part in local_micro_batches(columns, rows, lengths, settings):
-        if len(part):
-            batch = value_batch(columns, part, device, per_token)
-            row, column = batch["value_row"].cpu(), batch["value_column"].cpu()
-            values[row, column] = module.forward_train(batch)["value"].double().cpu()
-        else:  # take part in the layer gathers of the others
-            module.forward_train(value_batch(columns, rows[:1], device, per_token))
+        # A part without rows runs all layers too: it takes part in the layer gathers of the others.
+        batch = value_batch(columns, part, device, per_token)
+        row, column = batch["value_row"].cpu(), batch["value_column"].cpu()
+        values[row, column] = module.forward_train(batch)["value"].double().cpu()
     joined = merge_across_learners(values, device).numpy()
     return joined if per_token else joined[:, 0]
 

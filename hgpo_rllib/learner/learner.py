@@ -67,8 +67,7 @@ class HGPOLearner(TorchLearner):
             torch.set_num_threads(max(1, threads))
         self._settings = self.config.settings(LearnerSettings)
         self._moments = OffloadedMoments(self.get_optimizer(), self._settings.offload_optimizer)
-        parameters, sharded = list(self._params.values()), self._settings.shard_parameters
-        self._gradients = GradientSum(parameters, sharded)
+        self._gradients = GradientSum([*self._params.values()], self._settings.shard_parameters)
         self._gathered_optimizer: StateDict = {}
         self._reference = None
         if self._settings.kl_coeff > 0 and not self.config.lora_rank:
@@ -160,8 +159,7 @@ class HGPOLearner(TorchLearner):
         self._measured = Statistics()  # engine/learner mismatch at the sampling weights
         if self._settings.old_logp == "recomputed":
             # The first mini-batch's training pass computes old_logp of its rows itself.
-            rows = np.unique(np.concatenate([part.trained for part in plan]))
-            rows = np.setdiff1d(rows, plan[0].trained)
+            rows = np.setdiff1d(np.concatenate([part.trained for part in plan]), plan[0].trained)
             columns["old_logp"] = self._recomputed_logp(columns, rows)
         update, skipped = Statistics(), 0
         for number in range(len(plan)):
@@ -187,8 +185,7 @@ class HGPOLearner(TorchLearner):
         torch.cuda.empty_cache()  # does nothing without a GPU
 
     def _log(self, results: dict[str, float]) -> None:
-        for name, value in results.items():
-            self.metrics.log_value((DEFAULT_MODULE_ID, name), value, window=1)
+        self.metrics.log_dict(results, key=DEFAULT_MODULE_ID, window=1)
 
     def _has_no_signal(self, columns: dict[str, Tensor], plan: list[MiniBatch]) -> bool:
         """Return whether no term of the objective has a gradient; stop the run if so configured."""
@@ -330,8 +327,7 @@ class HGPOLearner(TorchLearner):
 
     def _measure_mismatch(self, learner_logp: Tensor, behavior_logp: Tensor) -> None:
         for name, values in mismatch(learner_logp, behavior_logp).items():
-            if len(values):
-                self._measured.add(name, values)
+            self._measured.add(name, values)
 
     def _mismatch(self) -> dict[str, float]:
         """Return the update's mismatch metrics, and warn if the KL exceeds the threshold."""

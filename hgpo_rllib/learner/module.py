@@ -161,20 +161,16 @@ class TokenScorer(nn.Module):
         """Return log-probabilities if the batch has responses, values if it has their positions."""
         device = batch["ids"].device
         dtype = self._resolved_dtype(device)
-        mixed = dtype != torch.float32
+        mixed, outputs, hidden = dtype != torch.float32, {}, None
         # Each matrix is used once, so a cache of converted ones would only take memory.
         with torch.autocast(device.type, dtype, enabled=mixed, cache_enabled=False):
-            return self._score(batch)
-
-    def _score(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        outputs, hidden = {}, None
-        if "position" in batch or (self.critic is not None and self.critic.trunk is None):
-            hidden = hidden_states(self.llm, batch["ids"])
-        if "position" in batch:
-            options = (self.temperature, self.entropy_gradient)
-            outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
-        if self.critic is not None and "value_position" in batch:
-            outputs["value"] = self.critic(batch, hidden)
+            if self.critic is not None and self.critic.trunk is None:
+                hidden = hidden_states(self.llm, batch["ids"])
+            if "position" in batch:
+                options = (self.temperature, self.entropy_gradient)
+                outputs = token_log_probs(self.llm, batch, *options, hidden=hidden)
+            if self.critic is not None and "value_position" in batch:
+                outputs["value"] = self.critic(batch, hidden)
         return outputs
 
     def freeze(self, device: torch.device) -> None:

@@ -23,16 +23,13 @@ class Statistics:
             name: name of a declared metric; KeyError otherwise.
             values: one per token or step; for a mini-batch mean, this micro-batch's summand.
         """
-        values = values.detach().double()
-        match METRICS[name].reduction:
-            case "token maximum":
-                if len(values):
-                    self._combine(name, values.max(), 1)
-            case "mini-batch mean":
-                self._combine(name, values, 1)
-                self._counts[name] = 1
-            case _:
-                self._combine(name, values.sum(), len(values))
+        values, reduction = values.detach().double(), METRICS[name].reduction
+        if reduction == "mini-batch mean":
+            self._combine(name, values, 1)
+            self._counts[name] = 1
+        elif len(values):
+            total = values.max() if reduction == "token maximum" else values.sum()
+            self._combine(name, total, len(values))
 
     def merge(self, other: Self) -> None:
         """Add the statistics of another mini-batch."""

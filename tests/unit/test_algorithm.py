@@ -39,7 +39,6 @@ def test_a_failed_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     server = SimpleNamespace(stop=lambda: stopped.append(True))
     monkeypatch.setattr(algorithm, "PolicyServer", lambda *_: server)
     hgpo = object.__new__(HGPO)
-    hgpo._run_id = "run"
     hgpo.config = HGPOConfig().training(model_path="/model", memory_length=2)
     hgpo._storage, hgpo._logdir = None, str(tmp_path / "logs")
     (tmp_path / "logs").mkdir()

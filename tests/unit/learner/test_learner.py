@@ -343,7 +343,6 @@ class TestHowPassesAreComputed:
             return nullcontext()
 
         monkeypatch.setattr(torch, "autocast", record)
-        monkeypatch.setattr(TokenScorer, "_score", lambda *_: {})
         for scorer in (learner.policy.scorer, learner._reference):
             for device in ("cpu", "cuda"):
                 scorer({"ids": SimpleNamespace(device=torch.device(device))})
