@@ -9,7 +9,6 @@ import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from hgpo_rllib.config import RunConfig
@@ -57,7 +56,7 @@ algorithm:
 - An unknown key or a value out of range ends the command with exit code 2 and a one-line message
   that names it.
 """
-BOUNDS = ((Ge, "ge", "≥"), (Gt, "gt", ">"), (Le, "le", "≤"), (Lt, "lt", "<"))
+BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 PLAIN_TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
 
 
@@ -95,10 +94,10 @@ def _values(field: FieldInfo) -> str:
 
 def _bounds(field: Any) -> str:
     return ", ".join(
-        f"{sign} {getattr(bound, attribute):.12g}"
-        for kind, attribute, sign in BOUNDS
+        f"{sign} {getattr(bound, name):.12g}"
+        for name, sign in BOUNDS.items()
         for bound in getattr(field, "metadata", ())  # a validator has none
-        if isinstance(bound, kind)
+        if hasattr(bound, name)
     )
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from hgpo_rllib.agent import Memory, ModelAgentFactory, Turn
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.rollout.environments import EnvPool
-from hgpo_rllib.rollout.group import GroupPlayer, gather, play_episode
+from hgpo_rllib.rollout.group import GroupPlayer, gather, play_episode, take_step
 from hgpo_rllib.rollout.scoring import score
 from hgpo_rllib.rollout.trajectory import Step, Trajectory
 from hgpo_rllib.settings.algorithm import AlgorithmSettings
@@ -109,7 +109,8 @@ class Brancher:
             for turn in state.executed:
                 check_repeated(turn, observation)
             snapshot = await call(env.unwrapped.snapshot)  # type: ignore[attr-defined]
-        return _BranchPoint(snapshot, observation, info, state.turns)
+        # A copy, since an environment may return the same dictionary again, with other content.
+        return _BranchPoint(snapshot, observation, dict(info), state.turns)
 
     async def _mean_return(self, point: _BranchPoint, first: Turn | None, name: str) -> MeanReturn:
         """Play branches from a point, with the response `first` if given; return their mean."""
@@ -137,10 +138,8 @@ class Brancher:
             observation, info, turns = point.observation, point.info, list(point.turns)
             steps: list[Step] = []
             if first is not None:
-                observation, reward, terminated, truncated, info = await call(
-                    env.step, first.action
-                )
-                steps = [Step(first, observation, float(reward), terminated, truncated, info, 0.0)]
+                steps = [Step(first, *await call(take_step, env, first.action), 0.0)]
+                observation, info = steps[0].observation, steps[0].info
                 turns.append(first)
             if not steps or not (steps[0].terminated or steps[0].truncated):
                 agent = self.make_agent(info, group, name, Memory(turns))

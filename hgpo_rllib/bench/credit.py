@@ -86,10 +86,7 @@ class CreditRunner(HGPOEnvRunner):
         async def one(number: int, state: AgentState) -> None:
             on_values(number, *await brancher.values(state, f"credit/{number}"))
 
-        async def play() -> None:
-            await gather([one(number, state) for number, state in states.items()])
-
-        self._loop.call(play)
+        self._run(gather, [one(number, state) for number, state in states.items()])
 
 
 def bench_credit(

@@ -88,7 +88,10 @@ class PlainLoop:
         with torch.no_grad():
             frozen = self._logp(self.frozen, ids, row, position)
         difference = frozen - logp
-        return (loss + self.run.learner.kl_coeff * (difference.exp() - difference - 1)).sum()
+        kl = difference.exp() - difference - 1
+        if self.run.learner.kl_clamp is not None:
+            kl = kl.clamp(max=self.run.learner.kl_clamp)
+        return (loss + self.run.learner.kl_coeff * kl).sum()
 
     def _logp(self, model: PreTrainedModel, ids: Tensor, row: Tensor, position: Tensor) -> Tensor:
         with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):

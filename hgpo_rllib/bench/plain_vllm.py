@@ -7,14 +7,11 @@ before they are set.
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hgpo_rllib.policy_server.types import Prompt, Sampling
 
-if TYPE_CHECKING:
-    from vllm import LLM
-
-_llm: "LLM | None" = None
+_llm: Any = None
 
 
 def start(arguments: dict[str, Any], variables: dict[str, str]) -> None:
@@ -31,7 +28,6 @@ def generate(prompts: Sequence[Prompt], sampling: Sampling) -> tuple[float, int]
     """Return seconds and response tokens of one call with these prompts."""
     from hgpo_rllib.policy_server.vllm_engine import sampling_parameters
 
-    assert _llm is not None, "not started"
     inputs: Any = [{"prompt_token_ids": list(prompt.token_ids)} for prompt in prompts]
     parameters = [sampling_parameters(sampling, prompt) for prompt in prompts]
     begin = time.perf_counter()

@@ -36,6 +36,9 @@ class Walk(gym.Env):
 
     observation_space = action_space = Text(100)
 
+    def __init__(self) -> None:
+        self.info: dict[str, Any] = {}  # the same one after each step, with other content
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[str, dict[str, Any]]:
         self.at, self.taken, self.task = 0, 0, seed
         return self._see()
@@ -54,8 +57,9 @@ class Walk(gym.Env):
         self.at, self.taken, self.task = snapshot
 
     def _see(self) -> tuple[str, dict[str, Any]]:
-        info = {"goal": "walk", "admissible_actions": ["go", "wait"], "won": self.at == GOAL}
-        return f"at {self.at} in task {self.task}", info
+        actions = ["go", "wait", f"look at {self.at}"]
+        self.info |= {"goal": "walk", "admissible_actions": actions, "won": self.at == GOAL}
+        return f"at {self.at} in task {self.task}", self.info
 
 
 def future(at: int, taken: int) -> float:
@@ -93,7 +97,7 @@ class Table:
         self.pool = EnvPool(Walk, self.thread)
         renderer = TokenRenderer(
             tokenizer,
-            AgentSettings(prompt="alfworld_compact", memory_length=2),
+            AgentSettings(prompt="alfworld_compact", memory_length=2, constrain_actions=True),
         )
         self.make_agent = partial(PolicyAgent, self, renderer)
 
@@ -108,9 +112,9 @@ class Table:
         return Generation(np.array(ids, np.int32), np.zeros(len(ids), np.float32), "w", "stop", 0.0)
 
     def values(
-        self, state: AgentState, executed: list[Turn], branches: int = BRANCHES
+        self, state: AgentState, executed: list[Turn], branches: int = BRANCHES, at_once: int = 64
     ) -> tuple[MeanReturn, list[MeanReturn]]:
-        brancher = Brancher(self.make_agent, self.pool, SETTINGS, branches, 2, 64)
+        brancher = Brancher(self.make_agent, self.pool, SETTINGS, branches, 2, at_once)
         return asyncio.run(brancher.values(replace(state, executed=executed), "state"))
 
     def episode(self, length: int) -> Trajectory:
@@ -172,11 +176,14 @@ def test_branches_show_the_agent_the_prompts_of_the_episode(table: Table) -> Non
     for time in range(3):
         table.asked.clear()
         turns = played.turns
-        table.values(AgentState(3, turns[:time]), [turns[time]], branches=3)
+        table.values(AgentState(3, turns[:time]), [turns[time]], branches=3, at_once=1)
         for name, shown in (("v", time), ("q0", time + 1)):
-            prompts = [p.token_ids for p in table.asked if p.session == f"state/{name}"]
+            prompts = [p for p in table.asked if p.session == f"state/{name}"]
             if shown < len(played):
-                assert prompts[0] == turns[shown].prompt_ids.tolist()
+                first = [p for p in prompts if p.token_ids == turns[shown].prompt_ids.tolist()]
+                assert first[0] is prompts[0]
+                assert len(first) == 3, "each branch starts there"
+                assert len({p.grammar for p in first}) == 1, "with the same actions"
         assert len({prompt.seed for prompt in table.asked}) == len(table.asked), "no draw twice"
 
 

@@ -30,7 +30,7 @@ def run(model_path: str) -> RunConfig:
     )
 
 
-@pytest.mark.parametrize("changes", [{}, {"num_epochs": 2, "kl_coeff": 0.0}])
+@pytest.mark.parametrize("changes", [{}, {"kl_clamp": 1e-3}, {"num_epochs": 2, "kl_coeff": 0.0}])
 def test_the_same_update(run: RunConfig, changes: dict[str, Any]) -> None:
     """Two updates give equal weights; before the second, policy and reference differ."""
     run = run.model_copy(update={"learner": run.learner.model_copy(update=changes)})
