@@ -21,6 +21,12 @@ settings.register_profile("quick", max_examples=25, deadline=None, derandomize=T
 settings.load_profile("quick")
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run `async def` tests in asyncio."""
+    return "asyncio"
+
+
 def pytest_sessionfinish() -> None:
     """Kill the commands that failed tests left running."""
     for command in Command.started:

@@ -225,27 +225,14 @@ def _evict_states() -> None:
 def _predicates_read(core: CachedPddlEnv, changing: frozenset[str]) -> frozenset[str]:
     """Return the names of the facts that can change and affect future steps.
 
-    These facts occur in preconditions, in the goal or in the text grammar ("not_..." facts, also
-    written "!...", only occur there). In ALFWorld this excludes ``checked``, which records what the
-    player has examined.
+    In ALFWorld, these are all but ``checked``, which records what the player has examined. Of the
+    "not_..." facts, they are those in the text grammar, since only that reads them.
     """
+    negative = {f"not_{name}" for name in changing}
     if not core.is_alfworld:  # its texts may read any fact
-        return changing | {f"not_{name}" for name in changing}
-    task, grammar = core._pddl_state.task, core._game_data["grammar"]
-    asked = _predicates_in(task.goal)
-    for action in task.actions:
-        asked |= _predicates_in(action.precondition)
-        asked |= {name for effect in action.effects for name in _predicates_in(effect.condition)}
-    for axiom in task.axioms:
-        asked |= _predicates_in(axiom.condition)
-    positive = {name for name in changing if name in asked or name in grammar}
-    negative = {name for name in changing if f"not_{name}" in grammar or f"!{name}" in grammar}
-    return frozenset(positive | {f"not_{name}" for name in negative})
-
-
-def _predicates_in(condition: Any) -> set[str]:
-    names = {condition.predicate} if hasattr(condition, "predicate") else set()
-    return names.union(*(_predicates_in(part) for part in condition.parts))
+        return changing | negative
+    read = {name for name in negative if name in core._game_data["grammar"]}
+    return changing - {"checked"} | read
 
 
 @functools.lru_cache(maxsize=ENGINES_KEPT)

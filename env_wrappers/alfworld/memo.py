@@ -3,19 +3,17 @@
 TextWorld parses the same text templates at every step, and translates the same problem four times
 per load. This class overrides only those methods and produces the same text, commands and results;
 outside ``load`` and ``reset``, TextWorld's module globals are unchanged. The caches are used only
-with ALFWorld's grammar, whose texts depend on the entities and queries that they name, and whose
-commands do not depend on the state. A game with another grammar, which must be trusted, runs on
-plain TextWorld. The overrides rely on internals of one TextWorld release, which ``memo_enabled``
-checks.
+with ALFWorld's grammar, whose commands depend on the entities that they name, and not on the state.
+A game with another grammar, which must be trusted, runs on plain TextWorld. The overrides rely on
+internals of one TextWorld release, which ``memo_enabled`` checks.
 """
 
-import ast
 import functools
 import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import CodeType, SimpleNamespace
 from typing import Any
@@ -25,11 +23,11 @@ import textworld
 from alfworld.agents.utils.misc import Demangler
 from textworld.envs.pddl import PddlEnv, textgen
 from textworld.envs.pddl import logic as pddl_logic
-from textworld.logic import Placeholder, Rule
+from textworld.logic import Rule
 
 from env_wrappers.alfworld.library import drop_debug_information
 from env_wrappers.alfworld.translations import translate, translator_arguments
-from env_wrappers.alfworld.trust import is_alfworld, require_alfworld
+from env_wrappers.alfworld.trust import has_known_domain, has_known_grammar, require_alfworld
 
 SUPPORTED_TEXTWORLD = "1.7.0"
 MEMO_VARIABLE = "HGPO_ALFWORLD_MEMO"
@@ -59,7 +57,7 @@ class CachedPddlEnv(PddlEnv):
     prefer loading another game into an unused one.
 
     Attributes:
-        is_alfworld: whether the loaded game has ALFWorld's grammar.
+        is_alfworld: whether the loaded game has ALFWorld's grammar and domain.
         memoized: whether translations, parses and command strings are cached.
     """
 
@@ -71,8 +69,9 @@ class CachedPddlEnv(PddlEnv):
         """Load a game file's content; unless ``trusted``, it must pass ``require_alfworld``."""
         if not trusted:
             require_alfworld(filename_or_data)
-        self.is_alfworld = is_alfworld(filename_or_data)
-        self.memoized = self.is_alfworld and memo_enabled()
+        has_grammar = has_known_grammar(filename_or_data)
+        self.is_alfworld = has_grammar and has_known_domain(filename_or_data)
+        self.memoized = has_grammar and memo_enabled()
         self._actions: dict[int, Any] = {}
         self._commands: dict[int, str] = {}
         self._texts: dict[Any, str] = {}
@@ -82,7 +81,6 @@ class CachedPddlEnv(PddlEnv):
         demangler = Demangler(game_infos=self._entity_infos)
         for info in self._entity_infos.values():
             info.name = demangler.demangle_alfred_name(info.id)
-        self._names = {key: info.name for key, info in self._entity_infos.items()}
 
     def reset(self) -> textworld.GameState:
         """Reset the game; see TextWorld."""
@@ -115,19 +113,13 @@ class CachedPddlEnv(PddlEnv):
     def _command(self, action: Any) -> str:
         command = self._commands.get(action.id)
         if command is None:
-            key = self._command_key(action)
+            # The text does not depend on what the template cannot name, as where the player is.
+            named = (v for ph, v in action.mapping.items() if ph.name in action.command_template)
+            key = (action.name, *named)
             if key not in self._texts:
                 self._texts[key] = self._derive_command(action)
             command = self._commands[action.id] = self._texts[key]
         return command
-
-    def _command_key(self, action: Any) -> Any:
-        """Return what the command's text depends on: the entities its template names, or all."""
-        placeholders, names = _things_named(self._logic.actions[action.name].template)
-        if not placeholders <= action.mapping.keys():
-            return action.id  # a query excludes the other entities, so its result depends on them
-        named = (v for ph, v in action.mapping.items() if ph in placeholders or ph.name in names)
-        return (action.name, *named)
 
     def _derive_command(self, action: Any) -> str:
         context = {
@@ -138,33 +130,7 @@ class CachedPddlEnv(PddlEnv):
             "mapping": action.mapping,
             "entity_infos": self._entity_infos,
         }
-        template = self._logic.actions[action.name].template
-        text: str = self._logic.grammar.derive(template, context)
-        return text.format(**self._names)
-
-
-def _parts(symbols: Iterable[Any]) -> Iterator[Any]:
-    for symbol in symbols:
-        yield symbol
-        match symbol:
-            case textgen.ConditionalSymbol():
-                yield from _parts([symbol.expression])
-            case textgen.ListSymbol():
-                yield from _parts([symbol.symbol])
-
-
-@functools.lru_cache(maxsize=4096)
-def _things_named(text: str) -> tuple[frozenset[Placeholder], frozenset[str]]:
-    """Return the placeholders of a text's queries, and the names in its expressions."""
-    placeholders: set[Placeholder] = set()
-    names: set[str] = set()
-    for part in _parts(parse_symbols(text)):
-        if isinstance(part, textgen.EvalSymbol):
-            nodes = ast.walk(ast.parse(part.expression, mode="eval"))
-            names |= {node.id for node in nodes if isinstance(node, ast.Name)}
-        elif isinstance(part, textgen.ConditionalSymbol) and part.given:
-            placeholders |= set(parse_query(part.given).placeholders)
-    return frozenset(placeholders), frozenset(names)
+        return str(self._logic.grammar.derive(action.command_template, context))
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -214,16 +180,11 @@ class MemoGrammar(textgen.ContextSensitiveGrammar):
                 # The expression comes from the game file, as in TextWorld: see trust.py.
                 value = eval(_compile(symbol.expression), {}, context["variables"])
                 return [(textgen.TerminalSymbol(value), context)]
-            case textgen.ListSymbol():
+            case _:  # a list
                 return _separated(self._expand(symbol.symbol, context), context)
-        # The same error as in TextWorld's derive(): its grammar has no other symbols.
-        raise NotImplementedError(f"Unknown symbol: {type(symbol)}")
 
     def _rule_for(self, symbol: Any, context: Context) -> Any:
-        rules = self._rules.get(str(symbol))
-        if not rules:
-            raise textgen.CSGUnknownSymbolError(symbol)
-        return next(rule for rule in rules if _applies(rule.condition, context))
+        return next(r for r in self._rules[str(symbol)] if _applies(r.condition, context))
 
 
 def _applies(condition: str, context: Context) -> bool:

@@ -44,22 +44,25 @@ def require_alfworld(game: Mapping[str, Any]) -> None:
     Raises:
         DataError: the grammar or domain is not ALFWorld's, or the problem is not plain data.
     """
-    if not is_alfworld(game):
+    if not has_known_grammar(game):
         raise DataError(f"its grammar is not ALFWorld's, and could run code: {REMEDY}")
-    if _domain_digest(game["pddl_domain"]) not in {
-        _RELEASED_DOMAIN,
-        _domain_digest(alfworld_data("alfred.pddl")),
-    }:
+    if not has_known_domain(game):
         raise DataError(f"its PDDL domain is not ALFWorld's: {REMEDY}")
     problem = game["pddl_problem"]
     if _NOT_IN_PDDL.search(problem) or max(map(len, problem.split()), default=0) > _LONGEST_WORD:
         raise DataError(f"its PDDL problem has names that could not be ALFWorld's: {REMEDY}")
 
 
-def is_alfworld(game: Mapping[str, Any]) -> bool:
+def has_known_grammar(game: Mapping[str, Any]) -> bool:
     """Return whether a game has ALFWorld's grammar, with any task description."""
     installed = _grammar_digest(alfworld_data("alfred.twl2"))
     return _grammar_digest(game["grammar"]) in {_RELEASED_GRAMMAR, installed}
+
+
+def has_known_domain(game: Mapping[str, Any]) -> bool:
+    """Return whether a game has ALFWorld's PDDL domain, apart from comments and layout."""
+    installed = _domain_digest(alfworld_data("alfred.pddl"))
+    return _domain_digest(game["pddl_domain"]) in {_RELEASED_DOMAIN, installed}
 
 
 @functools.cache

@@ -161,30 +161,27 @@ class Gateway:
             f"{session}/reward": self._reward,
             f"{session}/end": self._end,
         }
-        self.app = Starlette(
+        app = Starlette(
             routes=[
                 Route(path, self._handler(handle), methods=["POST"])
                 for path, handle in routes.items()
             ]
         )
-        self._server: uvicorn.Server | None = None
-        self._serving: asyncio.Task[None] | None = None
+        config = uvicorn.Config(
+            app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1
+        )
+        self._server = uvicorn.Server(config)
 
     async def start(self, listener: socket.socket) -> None:
         """Serve on a bound socket, in this event loop."""
-        config = uvicorn.Config(
-            self.app, log_level="warning", lifespan="off", timeout_graceful_shutdown=1
-        )
-        self._server = uvicorn.Server(config)
         self._serving = asyncio.create_task(self._server.serve([listener]))
 
     async def stop(self) -> None:
-        """Tell waiting clients that the run has ended, and stop the server."""
+        """Tell waiting clients that the run has ended, and stop the server; call after `start`."""
         self.sessions.close()
-        if self._server is not None and self._serving is not None:
-            await asyncio.sleep(0.1)  # for these responses
-            self._server.should_exit = True
-            await self._serving
+        await asyncio.sleep(0.1)  # for these responses
+        self._server.should_exit = True
+        await self._serving
 
     def _handler(
         self, handle: Callable[[Request], Awaitable[Response]]

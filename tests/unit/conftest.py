@@ -75,6 +75,14 @@ def generated_games(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the WebShop data directory of a small store, which no test may change."""
+    from tests.unit.env_wrappers.webshop.webshop_store import write_store
+
+    return write_store(tmp_path_factory.mktemp("webshop") / "data")
+
+
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return the directory of a recorded run."""

@@ -94,20 +94,8 @@ def test_a_chat_template_with_an_end_token_of_its_own(
     tokenizer.add_special_tokens({"additional_special_tokens": ["<turn_end>"]})
     tokenizer.chat_template = CHATML.replace("{{ eos_token }}", "<turn_end>")
     renderer = make_renderer(tokenizer)
-    memory = Memory()
     response = "<action>look</action>" + "<turn_end>" * end
-    ids = tokenizer(response, add_special_tokens=False)["input_ids"]
-    for number in (1, 2):
-        prompt = renderer.prompt("find a mug", DESK, ADMISSIBLE, memory).token_ids
-        memory.turns.append(
-            Turn(
-                DESK,
-                "look",
-                number=number,
-                prompt_ids=np.array(prompt, np.int32),
-                response_ids=np.array(ids, np.int32),
-            )
-        )
+    memory = play(renderer, 2, response, end=False)
     last = tokenizer.decode(memory.turns[1].prompt_ids)
     assert "<eos>" not in last
     assert last.count("</action><turn_end>\n<eos_start>user\n") == 1

@@ -8,35 +8,29 @@ import pytest
 from env_wrappers.webshop.shop import open_shop
 from hgpo_rllib.bench import webshop
 from hgpo_rllib.bench.webshop import make_queries, measure_play
-from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_store(tmp_path_factory.mktemp("store") / "data")
-
-
-def test_one_environment_and_more(data: Path) -> None:
+def test_one_environment_and_more(store: Path) -> None:
     """All environments run in this process; integration tests cover separate processes."""
-    open_shop(data)
-    row = measure_play(data, steps=300, environments=3)
-    assert (row["products"], row["goals"]) == (29, len(open_shop(data).goals))
+    open_shop(store)
+    row = measure_play(store, steps=300, environments=3)
+    assert (row["products"], row["goals"]) == (29, len(open_shop(store).goals))
     assert 300 <= row["steps"] < 315
     assert row["more_envs"] == 3
     assert row["steps_per_s"] > 0
     assert row["first_environment_ms"] > 0
 
 
-def test_given_data_are_not_generated(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_data_are_not_generated(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webshop, "_in_new_process", lambda function, *given: function(*given))
-    found = webshop.bench_webshop(data, 1, steps=5, environments=2)
+    found = webshop.bench_webshop(store, 1, steps=5, environments=2)
     assert "building" not in found
     assert found["store"][0]["products"] == 29
     json.dumps(found)
 
 
-def test_queries_are_all_different(data: Path) -> None:
+def test_queries_are_all_different(store: Path) -> None:
     """No query occurs twice, since a repeated query would be answered from a cache."""
-    shop = open_shop(data)
+    shop = open_shop(store)
     queries = make_queries(shop.catalogue, shop.goals)
     assert len(set(queries)) == len(queries) > 20

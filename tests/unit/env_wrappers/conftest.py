@@ -10,7 +10,6 @@ import pytest
 
 import env_wrappers  # noqa: F401 (registers the environments)
 from tests.unit.env_wrappers.textcraft.textcraft_data import write_recipes
-from tests.unit.env_wrappers.webshop.webshop_store import write_store
 
 Make = Callable[..., gymnasium.Env[str, str]]
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -25,10 +24,11 @@ def make_env(name: str, **options: Any) -> gymnasium.Env[str, str]:
 
 
 @pytest.fixture(scope="session")
-def folders(generated_games: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def folders(
+    generated_games: Path, store: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Path]:
     """Return the data of each environment."""
-    folder = tmp_path_factory.mktemp("text_envs")
-    store, recipes = write_store(folder / "store"), write_recipes(folder / "recipes")
+    recipes = write_recipes(tmp_path_factory.mktemp("text_envs") / "recipes")
     return {"ALFWorld": generated_games, "WebShop": store, "TextCraft": recipes}
 
 

@@ -246,9 +246,7 @@ def test_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
 def test_an_unknown_expert_is_refused_before_data_are_generated(hgpo: Run, tmp_path: Path) -> None:
     settings = [f"cache={tmp_path / 'data'}", "--expert", "guru"]
     out = tmp_path / "out.jsonl"
-    status, stdout, stderr = hgpo("data", "demos", "alfworld_pocket", out, *settings)
-    assert (status, stdout) == (2, "")
-    (line,) = stderr.splitlines()
+    line = hgpo.refusal("data", "demos", "alfworld_pocket", out, *settings)
     assert "unknown 'guru', choose from oracle, explorer, planner" in line
     assert not (tmp_path / "data").exists()
 
@@ -275,10 +273,7 @@ def test_bad_input(
     monkeypatch.chdir(tmp_path)
     Path("wrong.jinja").write_text("{% if step_count > 5 %}{{ mood }}{% endif %}")
     Path("attribute.jinja").write_text("{{ goal.mood }}")
-    status, stdout, stderr = hgpo("data", "demos", run_file, "x", *options)
-    assert (status, stdout) == (2, "")
-    (line,) = stderr.splitlines()
-    assert named in line
+    assert named in hgpo.refusal("data", "demos", run_file, "x", *options)
 
 
 def test_a_limit_is_at_least_one(hgpo: Run, run_file: Path, tmp_path: Path) -> None:

@@ -170,7 +170,4 @@ def test_a_task_that_does_not_exist(env: TextCraftEnv) -> None:
     ],
 )
 def test_bad_input(hgpo: Run, options: tuple[str, ...], named: str) -> None:
-    status, stdout, stderr = hgpo("play", *options)
-    assert (status, stdout) == (2, "")
-    (line,) = stderr.splitlines()
-    assert named in line
+    assert named in hgpo.refusal("play", *options)

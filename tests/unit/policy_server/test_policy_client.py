@@ -125,17 +125,13 @@ def test_other_errors_are_not_repeated() -> None:
     assert len(server.calls) == 1
 
 
-def test_the_console_says_why_a_replica_was_lost_once(
+async def test_the_console_says_why_a_replica_was_lost_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost replica is logged in one line for all its requests, without Ray's traceback."""
     monkeypatch.setattr(replicas_module, "POLL_INTERVAL_S", 5.0)
     policy = replicas(FakeServer(*(ENGINE_DIED.as_instanceof_cause() for _ in range(8))))
-
-    async def work() -> None:
-        await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(8)))
-
-    asyncio.run(work())
+    await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(8)))
     assert [record.message for record in caplog.records] == [
         "policy server: EngineDiedError: the engine died; retrying"
     ]
@@ -186,16 +182,12 @@ def test_sessions_have_calls_of_their_own_where_there_are_several_replicas() -> 
     assert (together.sessions, len(together.calls)) == ([], 2)
 
 
-def test_new_weights_count_from_the_next_call() -> None:
+async def test_new_weights_count_from_the_next_call() -> None:
     server = FakeServer()
-
-    async def work() -> None:
-        policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS)
-        await policy.generate(Prompt([1]))
-        policy.weights = NEWER
-        await policy.generate(Prompt([2]))
-
-    asyncio.run(work())
+    policy = PolicyClient(replicas(server), SAMPLING, WEIGHTS)
+    await policy.generate(Prompt([1]))
+    policy.weights = NEWER
+    await policy.generate(Prompt([2]))
     assert [weights for _, weights in server.calls] == [WEIGHTS, NEWER]
 
 
@@ -287,7 +279,7 @@ class TestOutage:
         server = CountedServer(0, *[1] * 20, 0)
         assert ask(server, server.running, max_outage_s=0.15) == [[1], [2]]
 
-    def test_waiting_requests_share_one_count_of_replicas(self) -> None:
+    async def test_waiting_requests_share_one_count_of_replicas(self) -> None:
         """Waiting requests share one query of Serve's controller per interval."""
         counts = 0
 
@@ -297,19 +289,12 @@ class TestOutage:
             return 1
 
         policy = replicas(FakeServer(seconds=0.2), running)
-
-        async def work() -> None:
-            await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(50)))
-
-        asyncio.run(work())
+        await asyncio.gather(*(policy.generate([[1]], SAMPLING, WEIGHTS) for _ in range(50)))
         assert 1 < counts <= 20
 
-    def test_a_request_that_is_cancelled_leaves_no_other_behind(self) -> None:
-        async def work() -> None:
-            policy = replicas(FakeServer(seconds=60))
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(policy.generate([[1]], SAMPLING, WEIGHTS), 0.05)
-            await asyncio.sleep(0)
-            assert asyncio.all_tasks() == {asyncio.current_task()}
-
-        asyncio.run(work())
+    async def test_a_request_that_is_cancelled_leaves_no_other_behind(self) -> None:
+        policy, before = replicas(FakeServer(seconds=60)), asyncio.all_tasks()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(policy.generate([[1]], SAMPLING, WEIGHTS), 0.05)
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before

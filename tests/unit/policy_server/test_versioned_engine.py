@@ -60,64 +60,52 @@ def test_by_name() -> None:
 
 
 @pytest.mark.usefixtures("named_memory")
-def test_requests_bring_the_weights() -> None:
+async def test_requests_bring_the_weights() -> None:
     """A request loads newer weights but no older ones, and a refused prompt returns its error."""
     engine, learner = MemoryEngine(), publisher()
     first, second = weights(learner, -2.0), weights(learner, -3.0)
-
-    async def ask() -> None:
-        versioned = VersionedEngine(engine, memory_engine, "keep")
-        for tag, held, logp in (
-            (STARTING_WEIGHTS, STARTING_WEIGHTS, -1.0),
-            (first, first, -2.0),
-            (second, second, -3.0),
-            (first, second, -3.0),
-        ):
-            prompts = [Prompt([1, 2], 3), Prompt([])]
-            answer, refused = await versioned.generate(prompts, SAMPLING, tag)
-            assert isinstance(refused, RequestFailedError)
-            assert isinstance(answer, Generation)
-            assert (answer.token_ids.tolist(), answer.logp.tolist()) == ([6, 6], [logp, logp])
-            assert answer.version == held.version
-
-    asyncio.run(ask())
+    versioned = VersionedEngine(engine, memory_engine, "keep")
+    for tag, held, logp in (
+        (STARTING_WEIGHTS, STARTING_WEIGHTS, -1.0),
+        (first, first, -2.0),
+        (second, second, -3.0),
+        (first, second, -3.0),
+    ):
+        prompts = [Prompt([1, 2], 3), Prompt([])]
+        answer, refused = await versioned.generate(prompts, SAMPLING, tag)
+        assert isinstance(refused, RequestFailedError)
+        assert isinstance(answer, Generation)
+        assert (answer.token_ids.tolist(), answer.logp.tolist()) == ([6, 6], [logp, logp])
+        assert answer.version == held.version
     updates = [("pause: keep", tag.version, "resume") for tag in (first, second)]
     assert engine.calls == [call for update in updates for call in update]
 
 
 @pytest.mark.usefixtures("named_memory")
-def test_requests_wake_the_engine_once() -> None:
+async def test_requests_wake_the_engine_once() -> None:
     """Concurrent requests wake the engine once, before the new weights are loaded."""
     engine, new = MemoryEngine(), weights(publisher(), -2.0)
-
-    async def ask() -> None:
-        versioned = VersionedEngine(engine, memory_engine, "keep")
-        await versioned.sleep()
-        call = [Prompt([1], 0)], SAMPLING, new
-        await asyncio.gather(*(versioned.generate(*call) for _ in range(3)))
-
-    asyncio.run(ask())
+    versioned = VersionedEngine(engine, memory_engine, "keep")
+    await versioned.sleep()
+    call = [Prompt([1], 0)], SAMPLING, new
+    await asyncio.gather(*(versioned.generate(*call) for _ in range(3)))
     assert engine.calls == ["sleep", "wake", "pause: keep", new.version, "resume"]
 
 
 @pytest.mark.usefixtures("named_memory")
-def test_requests_that_bring_two_versions() -> None:
+async def test_requests_that_bring_two_versions() -> None:
     """A request that waited for the update of another one loads its own newer weights."""
     learner = publisher()
     tags = [weights(learner, logp) for logp in (-2.0, -3.0)]
-
-    async def ask() -> None:
-        versioned = VersionedEngine(MemoryEngine(), memory_engine, "keep")
-        calls = (versioned.generate([Prompt([1])], SAMPLING, tag) for tag in tags)
-        _, (answer,) = await asyncio.gather(*calls)
-        assert isinstance(answer, Generation)
-        assert answer.version == tags[1].version
-
-    asyncio.run(ask())
+    versioned = VersionedEngine(MemoryEngine(), memory_engine, "keep")
+    calls = (versioned.generate([Prompt([1])], SAMPLING, tag) for tag in tags)
+    _, (answer,) = await asyncio.gather(*calls)
+    assert isinstance(answer, Generation)
+    assert answer.version == tags[1].version
 
 
 @pytest.mark.usefixtures("named_memory")
-def test_the_update_of_a_cancelled_request_is_completed() -> None:
+async def test_the_update_of_a_cancelled_request_is_completed() -> None:
     """The update is neither interrupted nor begun again."""
 
     class SlowEngine(MemoryEngine):
@@ -133,37 +121,29 @@ def test_the_update_of_a_cancelled_request_is_completed() -> None:
             await super().pause(mode)
 
     new = weights(publisher(), -2.0)
-
-    async def ask() -> None:
-        slow = SlowEngine()
-        versioned = VersionedEngine(slow, memory_engine, "wait")
-        request = asyncio.create_task(versioned.generate([], SAMPLING, new))
-        await slow.asked.wait()
-        request.cancel()
-        await asyncio.wait({request})
-        slow.idle.set()
-        await versioned.generate([], SAMPLING, new)
-        assert slow.calls == ["pause: wait", new.version, "resume"]
-
-    asyncio.run(ask())
+    slow = SlowEngine()
+    versioned = VersionedEngine(slow, memory_engine, "wait")
+    request = asyncio.create_task(versioned.generate([], SAMPLING, new))
+    await slow.asked.wait()
+    request.cancel()
+    await asyncio.wait({request})
+    slow.idle.set()
+    await versioned.generate([], SAMPLING, new)
+    assert slow.calls == ["pause: wait", new.version, "resume"]
 
 
 @pytest.mark.usefixtures("named_memory")
-def test_an_engine_with_half_an_update_answers_no_request() -> None:
+async def test_an_engine_with_half_an_update_answers_no_request() -> None:
     """After a failed update, requests with any weights raise EngineDiedError."""
     tag = weights(publisher(), math.nan)
-
-    async def update() -> None:
-        engine = VersionedEngine(MemoryEngine(), memory_engine, "wait")
-        for wanted in (tag, tag, STARTING_WEIGHTS):
-            with pytest.raises(EngineDiedError, match="logp is NaN"):
-                await engine.generate([], SAMPLING, wanted)
-
-    asyncio.run(update())
+    engine = VersionedEngine(MemoryEngine(), memory_engine, "wait")
+    for wanted in (tag, tag, STARTING_WEIGHTS):
+        with pytest.raises(EngineDiedError, match="logp is NaN"):
+            await engine.generate([], SAMPLING, wanted)
 
 
 @pytest.mark.usefixtures("named_memory")
-def test_a_response_sampled_during_half_an_update_is_lost() -> None:
+async def test_a_response_sampled_during_half_an_update_is_lost() -> None:
     """A request that was running during a failed update raises EngineDiedError."""
 
     class SlowEngine(MemoryEngine):
@@ -181,17 +161,14 @@ def test_a_response_sampled_during_half_an_update_is_lost() -> None:
         async def resume(self) -> None:
             self.updated.set()
 
-    async def update() -> None:
-        slow = SlowEngine()
-        engine = VersionedEngine(slow, memory_engine, "keep")
-        running = asyncio.create_task(engine.generate([Prompt([1])], SAMPLING, STARTING_WEIGHTS))
-        await slow.asked.wait()
-        with pytest.raises(EngineDiedError, match="logp is NaN"):
-            await engine.generate([], SAMPLING, weights(publisher(), math.nan))
-        with pytest.raises(EngineDiedError, match="logp is NaN"):
-            await running
-
-    asyncio.run(update())
+    slow = SlowEngine()
+    engine = VersionedEngine(slow, memory_engine, "keep")
+    running = asyncio.create_task(engine.generate([Prompt([1])], SAMPLING, STARTING_WEIGHTS))
+    await slow.asked.wait()
+    with pytest.raises(EngineDiedError, match="logp is NaN"):
+        await engine.generate([], SAMPLING, weights(publisher(), math.nan))
+    with pytest.raises(EngineDiedError, match="logp is NaN"):
+        await running
 
 
 def test_vllm_that_has_died_is_reported_as_the_protocol_says(

@@ -18,19 +18,10 @@ from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.policy_server.types import Generation, Prompt, RequestFailedError
 from hgpo_rllib.rollout import group as group_module
 from hgpo_rllib.rollout.environments import EnvThread
-from hgpo_rllib.rollout.group import (
-    FAILURES,
-)
+from hgpo_rllib.rollout.group import FAILURES
 from hgpo_rllib.rollout.trajectory import Trajectory
 from hgpo_rllib.settings.agent import AgentSettings
-from hgpo_rllib.warmstart.tokenizer import train_tokenizer
 from tests.unit.rollout.harness import GOOD, CountingEnv, Fault, RolloutHarness
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
-    """Return a small tokenizer that knows the agent's tags."""
-    return train_tokenizer(["at 1 of 2, wait. count"] * 20, [], 320)
 
 
 @pytest.fixture

@@ -227,12 +227,8 @@ def test_any_clients(done: list[tuple]) -> None:
     asyncio.run(asyncio.wait_for(Simulation().run(done), 30))
 
 
-def test_a_session_that_ends_while_a_request_arrives() -> None:
+async def test_a_session_that_ends_while_a_request_arrives() -> None:
     """A request is refused if its session has ended, even if it repeats an earlier request."""
-    asyncio.run(_end_while_a_request_arrives())
-
-
-async def _end_while_a_request_arrives() -> None:
     made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, max_turns=1)
     messages = [{"role": "user", "content": "0"}]
 
@@ -250,12 +246,8 @@ async def _end_while_a_request_arrives() -> None:
         await first
 
 
-def test_seeds_after_a_request_that_failed() -> None:
+async def test_seeds_after_a_request_that_failed() -> None:
     """All responses of a session have different seeds, also after a failed request."""
-    asyncio.run(_ask_after_a_failure())
-
-
-async def _ask_after_a_failure() -> None:
     policy = Policy()
     made = Session(policy, RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
     content = [{"role": "user", "content": "0"}]
@@ -272,12 +264,8 @@ async def _ask_after_a_failure() -> None:
     assert [type(reply).__name__ for reply in ended] == ["RequestFailedError", "Reply", "Reply"]
 
 
-def test_the_time_of_the_client() -> None:
+async def test_the_time_of_the_client() -> None:
     """The time of the environment is from a response to the next request, or to the end."""
-    asyncio.run(_take_time())
-
-
-async def _take_time() -> None:
     policy, responded = Policy(), list[float]()
     made = Session(policy, RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
     for content in "01":
@@ -294,12 +282,8 @@ async def _take_time() -> None:
     assert 0.04 <= second.env_s <= time.perf_counter() - responded[1]
 
 
-def test_a_session_is_not_lost_when_the_wait_ends() -> None:
+async def test_a_session_is_not_lost_when_the_wait_ends() -> None:
     """A session is returned even if the timeout passes during the connection check."""
-    asyncio.run(_claim_at_the_last_moment())
-
-
-async def _claim_at_the_last_moment() -> None:
     sessions = Sessions(60)
     made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
     played = asyncio.create_task(sessions.play(made))
@@ -313,12 +297,8 @@ async def _claim_at_the_last_moment() -> None:
     played.cancel()
 
 
-def test_a_session_that_is_cancelled_while_it_is_claimed() -> None:
+async def test_a_session_that_is_cancelled_while_it_is_claimed() -> None:
     """A session that is cancelled during the connection check is not returned."""
-    asyncio.run(_cancel_while_it_is_claimed())
-
-
-async def _cancel_while_it_is_claimed() -> None:
     sessions = Sessions(60)
     made = Session(Policy(), RENDERER, INFO, "g", "0", 1.0, MAX_TURNS)
     played = asyncio.create_task(sessions.play(made))

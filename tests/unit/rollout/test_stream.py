@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,74 +55,57 @@ class Groups:
         return [group.number for group in taken]
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(test)
+async def test_in_order_waits_for_the_smallest_numbers() -> None:
+    groups = Groups()
+    await groups.start(4)
+    await groups.end(2, 3)
+    taking = asyncio.create_task(groups.take(2, in_order=True))
+    await asyncio.sleep(0.01)
+    assert not taking.done()
+    await groups.end(1, 0)
+    assert await taking == [0, 1]
+    assert await groups.take(2, in_order=True) == [2, 3]
+    assert (groups.stream.position, groups.stream.taken) == (4, set())
 
 
-def test_in_order_waits_for_the_smallest_numbers() -> None:
-    async def test() -> None:
-        groups = Groups()
-        await groups.start(4)
-        await groups.end(2, 3)
-        taking = asyncio.create_task(groups.take(2, in_order=True))
-        await asyncio.sleep(0.01)
-        assert not taking.done()
-        await groups.end(1, 0)
-        assert await taking == [0, 1]
-        assert await groups.take(2, in_order=True) == [2, 3]
-        assert (groups.stream.position, groups.stream.taken) == (4, set())
-
-    run(test())
-
-
-def test_otherwise_the_groups_that_finish_first_are_taken() -> None:
+async def test_otherwise_the_groups_that_finish_first_are_taken() -> None:
     """Slow groups are taken later, and new groups start beside them."""
-
-    async def test() -> None:
-        groups = Groups()
-        await groups.start(4)
-        await groups.end(3, 1)
-        assert await groups.take(2, in_order=False) == [1, 3]
-        assert (groups.stream.position, groups.stream.taken) == (0, {1, 3})
-        await groups.start(4)
-        assert groups.started == [0, 1, 2, 3, 4, 5]
-        await groups.end(5, 0)
-        assert await groups.take(2, in_order=False) == [0, 5]
-        assert (groups.stream.position, groups.stream.taken) == (2, {3, 5})
-
-    run(test())
+    groups = Groups()
+    await groups.start(4)
+    await groups.end(3, 1)
+    assert await groups.take(2, in_order=False) == [1, 3]
+    assert (groups.stream.position, groups.stream.taken) == (0, {1, 3})
+    await groups.start(4)
+    assert groups.started == [0, 1, 2, 3, 4, 5]
+    await groups.end(5, 0)
+    assert await groups.take(2, in_order=False) == [0, 5]
+    assert (groups.stream.position, groups.stream.taken) == (2, {3, 5})
 
 
-def test_a_restart_cancels_and_plays_again_what_was_not_taken() -> None:
-    async def test() -> None:
-        groups = Groups()
-        await groups.start(4)
-        await groups.end(1, 3)
-        assert await groups.take(1, in_order=False) == [1]
-        state = groups.stream.position, set(groups.stream.taken)
-        await groups.stream.restart(*state)
-        assert sorted(groups.cancelled) == [0, 2]
-        groups.started.clear()
-        await groups.start(3)
-        assert groups.started == [0, 2, 3]
-
-    run(test())
+async def test_a_restart_cancels_and_plays_again_what_was_not_taken() -> None:
+    groups = Groups()
+    await groups.start(4)
+    await groups.end(1, 3)
+    assert await groups.take(1, in_order=False) == [1]
+    state = groups.stream.position, set(groups.stream.taken)
+    await groups.stream.restart(*state)
+    assert sorted(groups.cancelled) == [0, 2]
+    groups.started.clear()
+    await groups.start(3)
+    assert groups.started == [0, 2, 3]
 
 
-def test_a_failure_cancels_the_other_groups() -> None:
-    async def test() -> None:
-        groups = Groups()
-        groups.broken = {1}
-        await groups.start(3)
-        await groups.end(1)
-        with pytest.raises(RunStoppedError, match="group 1"):
-            await groups.take(3, in_order=True)
-        assert sorted(groups.cancelled) == [0, 2]
-
-    run(test())
+async def test_a_failure_cancels_the_other_groups() -> None:
+    groups = Groups()
+    groups.broken = {1}
+    await groups.start(3)
+    await groups.end(1)
+    with pytest.raises(RunStoppedError, match="group 1"):
+        await groups.take(3, in_order=True)
+    assert sorted(groups.cancelled) == [0, 2]
 
 
-def test_a_group_is_timed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_is_timed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1.0]
     fake = SimpleNamespace(perf_counter=lambda: clock[0])
     monkeypatch.setattr(stream_module, "time", fake)
@@ -132,30 +114,23 @@ def test_a_group_is_timed_from_its_start_to_its_end(monkeypatch: pytest.MonkeyPa
         clock[0] += 3.0
         return PlayedGroup([], Counter())
 
-    async def test() -> None:
-        stream = GroupStream(play)
-        stream.start(1)
-        (group,) = await stream.take(1, in_order=True)
-        assert (group.started, group.ended) == (1.0, 4.0)
-
-    run(test())
+    stream = GroupStream(play)
+    stream.start(1)
+    (group,) = await stream.take(1, in_order=True)
+    assert (group.started, group.ended) == (1.0, 4.0)
 
 
-def test_a_failure_stops_the_run_also_beside_enough_other_groups() -> None:
+async def test_a_failure_stops_the_run_also_beside_enough_other_groups() -> None:
     """The failed group need not be one of those to take; what was taken stays taken."""
-
-    async def test() -> None:
-        groups = Groups()
-        groups.broken = {2}
-        await groups.start(3)
-        await groups.end(1)
-        assert await groups.take(1, in_order=False) == [1]
-        await groups.end(0, 2)
-        with pytest.raises(RunStoppedError, match="group 2"):
-            await groups.take(1, in_order=False)
-        assert (groups.stream.position, groups.stream.taken) == (0, {1})
-
-    run(test())
+    groups = Groups()
+    groups.broken = {2}
+    await groups.start(3)
+    await groups.end(1)
+    assert await groups.take(1, in_order=False) == [1]
+    await groups.end(0, 2)
+    with pytest.raises(RunStoppedError, match="group 2"):
+        await groups.take(1, in_order=False)
+    assert (groups.stream.position, groups.stream.taken) == (0, {1})
 
 
 @given(
@@ -181,4 +156,4 @@ def test_every_number_is_taken_once_also_across_restarts(
                 await groups.stream.restart(*state)
         assert len(set(taken)) == len(taken) == sum(sizes)
 
-    run(test())
+    asyncio.run(test())

@@ -5,6 +5,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,9 +87,10 @@ def loss_of(model_path: Path, steps: list[Demonstration]) -> float:
     return float(np.mean(losses))
 
 
-def make_renderer(tokenizer: PreTrainedTokenizerFast) -> TokenRenderer:
+def make_renderer(tokenizer: PreTrainedTokenizerFast, **settings: Any) -> TokenRenderer:
     """Return the agents' renderer."""
-    return TokenRenderer(tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2))
+    common: dict[str, Any] = {"prompt": "alfworld_compact", "memory_length": 2}
+    return TokenRenderer(tokenizer, AgentSettings(**common | settings))
 
 
 def test_token_ids_are_those_of_the_agent(tokenizer: PreTrainedTokenizerFast) -> None:
@@ -330,9 +332,7 @@ class TestCommand:
 
 def test_prompts_are_shortened_like_the_agents(tokenizer: PreTrainedTokenizerFast) -> None:
     """Prompts that are too long lose their beginning."""
-    renderer = TokenRenderer(
-        tokenizer, AgentSettings(prompt="alfworld_compact", memory_length=2, max_prompt_tokens=16)
-    )
+    renderer = make_renderer(tokenizer, max_prompt_tokens=16)
     (row,) = fine_tuning.encode(renderer, [Demonstration("a", ("go to desk 3 " * 20, "x"))])
     kept = row["labels"].count(NO_LOSS)
     assert kept == 16
@@ -350,15 +350,7 @@ def test_conversations_are_those_of_the_agent(
     result = CliRunner().invoke(app, command, catch_exceptions=False)
     assert "3 conversations of 3 tasks" in result.output
     demonstrations = read_demonstrations(file)
-    renderer = TokenRenderer(
-        tokenizer,
-        AgentSettings(
-            prompt="alfworld_compact",
-            memory_length=2,
-            max_prompt_tokens=99_999,
-            context="conversation",
-        ),
-    )
+    renderer = make_renderer(tokenizer, max_prompt_tokens=99_999, context="conversation")
     for demonstration, row in zip(demonstrations, encode(renderer, demonstrations), strict=True):
         memory, env = Memory(), ALFWorldEnv(generated_games, split="train")
         game = next(game for game in env.games if demonstration.game in game)
@@ -381,15 +373,7 @@ def test_conversations_are_those_of_the_agent(
         assert end == len(row["input_ids"])
         losses = sum(label != NO_LOSS for label in row["labels"])
         assert losses == sum(len(turn.response_ids) for turn in memory.turns)
-    short = TokenRenderer(
-        tokenizer,
-        AgentSettings(
-            prompt="alfworld_compact",
-            memory_length=2,
-            max_prompt_tokens=999,
-            context="conversation",
-        ),
-    )
+    short = make_renderer(tokenizer, max_prompt_tokens=999, context="conversation")
     for row, whole in zip(
         encode(short, demonstrations), encode(renderer, demonstrations), strict=True
     ):

@@ -8,7 +8,7 @@ import pytest
 from env_wrappers.webshop.session import Session
 from env_wrappers.webshop.shop import Shop, open_shop
 from tests.paths import WEBSHOP_ARCHIVE
-from tests.unit.env_wrappers.webshop.webshop_store import start, write_store
+from tests.unit.env_wrappers.webshop.webshop_store import start
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +28,9 @@ def real_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
+def shop(store: Path) -> Shop:
     """Return a shop of 29 products."""
-    return open_shop(write_store(tmp_path_factory.mktemp("store") / "data"), nouns="words")
+    return open_shop(store, nouns="words")
 
 
 @pytest.fixture

@@ -33,18 +33,13 @@ INFO: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_store(tmp_path_factory.mktemp("store") / "data")
-
-
 def _make(data: Path, **settings: Any) -> WebShopEnv:
     return WebShopEnv(data, **{"split": "test", "nouns": "words", **settings})
 
 
 @pytest.fixture
-def env(data: Path) -> WebShopEnv:
-    return _make(data)
+def env(store: Path) -> WebShopEnv:
+    return _make(store)
 
 
 def _goal_of(env: WebShopEnv, asin: str) -> int:
@@ -64,18 +59,18 @@ def _buy(env: WebShopEnv, asin: str) -> tuple[str, float, bool, bool, dict[str, 
     return env.step("click[buy now]")
 
 
-def test_gymnasium_finds_nothing_wrong(data: Path) -> None:
+def test_gymnasium_finds_nothing_wrong(store: Path) -> None:
     for mode in ("text", "text_rich", "url"):
-        env = gymnasium.make("hgpo/WebShop-v0", data=data, split="test", observation_mode=mode)
+        env = gymnasium.make("hgpo/WebShop-v0", data=store, split="test", observation_mode=mode)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             check_env(env.unwrapped, skip_render_check=True)
 
 
 def test_the_data_can_be_named_by_the_variable(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder in (data, write_store(tmp_path / "other")):
+    for folder in (store, write_store(tmp_path / "other")):
         monkeypatch.setenv("WEBSHOP_DATA", str(folder))
         named = WebShopEnv(split="test", nouns="words")
         assert named._session._shop is _make(folder)._session._shop
@@ -96,8 +91,8 @@ def test_a_seed_is_an_index_into_the_split(env: WebShopEnv) -> None:
         assert observation == f"WebShop [SEP] Instruction: [SEP] {info['goal']} [SEP] Search"
 
 
-def test_splits_play_their_own_goals(data: Path) -> None:
-    env = _make(data, split="train_products")
+def test_splits_play_their_own_goals(store: Path) -> None:
+    env = _make(store, split="train_products")
     places = split_goals(env._shop.goals, "train_products")
     assert 7 < env.num_tasks == len(places) < 31
     assert places[7] != 7
@@ -106,17 +101,17 @@ def test_splits_play_their_own_goals(data: Path) -> None:
         assert (info["game"], copy._session.goal.index) == ("train_products/7", places[7])
 
 
-def test_goals_can_be_filtered(data: Path) -> None:
+def test_goals_can_be_filtered(store: Path) -> None:
     """`filter_goals` selects goals, which keep their names."""
-    goals = _make(data)._shop.goals
+    goals = _make(store)._shop.goals
     env = _make(
-        data, filter_goals=lambda index, goal: goal.product == goals[5].product or index == 9
+        store, filter_goals=lambda index, goal: goal.product == goals[5].product or index == 9
     )
     assert [env.reset(seed=task)[1]["game"] for task in (0, 1, 2)] == ["test/5", "test/9", "test/5"]
     assert env.reset(options={"goal": 1})[1]["goal"] == goals[9].instruction
     assert env.task_types == [env.reset(seed=task)[1]["task_type"] for task in range(2)]
     with pytest.raises(DataError, match="filter_goals leaves no goal in test"):
-        _make(data, filter_goals=lambda index, goal: False)
+        _make(store, filter_goals=lambda index, goal: False)
 
 
 def test_without_a_seed_the_originals_weights_draw(tmp_path: Path) -> None:
@@ -142,8 +137,8 @@ def test_a_goal_can_be_asked_for(env: WebShopEnv) -> None:
         env.reset(options={"goal": "red"})
 
 
-def test_people_wrote_other_goals(data: Path) -> None:
-    env = _make(data, goals="human")
+def test_people_wrote_other_goals(store: Path) -> None:
+    env = _make(store, goals="human")
     assert env.num_tasks == 1
     assert env.reset()[1]["goal"].startswith("i need a slim fit shirt in red, and price lower than")
 
@@ -151,8 +146,8 @@ def test_people_wrote_other_goals(data: Path) -> None:
 # Members of a group
 
 
-def test_members_of_a_group_share_the_shop_but_not_the_episode(data: Path) -> None:
-    first, second = _make(data), _make(data)
+def test_members_of_a_group_share_the_shop_but_not_the_episode(store: Path) -> None:
+    first, second = _make(store), _make(store)
     assert first._session._shop is second._session._shop
     start, info = first.reset(seed=3)
     other_start, other_info = second.reset(seed=3)
@@ -166,9 +161,9 @@ def test_members_of_a_group_share_the_shop_but_not_the_episode(data: Path) -> No
 # Rewards and ends
 
 
-def test_a_perfect_purchase_ends_the_episode_with_the_reward(data: Path) -> None:
+def test_a_perfect_purchase_ends_the_episode_with_the_reward(store: Path) -> None:
     for reward in ("success", "score"):
-        env = _make(data, success_reward=3.0, reward=reward)
+        env = _make(store, success_reward=3.0, reward=reward)
         env.reset(options={"goal": _goal_of(env, SHIRT)})
         _, worth, terminated, truncated, info = _buy(env, SHIRT)
         assert (worth, terminated, truncated) == (3.0, True, False)
@@ -181,8 +176,8 @@ def test_a_perfect_purchase_ends_the_episode_with_the_reward(data: Path) -> None
 
 
 @pytest.mark.parametrize("reward", ["success", "score"])
-def test_an_imperfect_purchase_is_worth_its_score_or_nothing(data: Path, reward: str) -> None:
-    env = _make(data, reward=reward)
+def test_an_imperfect_purchase_is_worth_its_score_or_nothing(store: Path, reward: str) -> None:
+    env = _make(store, reward=reward)
     env.reset(options={"goal": _goal_of(env, SHIRT)})
     assert env.step("search[shirt]")[1] == 0.0
     env.step(f"click[{SHIRT.lower()}]")
@@ -193,8 +188,8 @@ def test_an_imperfect_purchase_is_worth_its_score_or_nothing(data: Path, reward:
     assert worth == (10 * info["task_score"] if reward == "score" else 0.0)
 
 
-def test_a_purchase_at_the_last_step_is_no_truncation(data: Path) -> None:
-    env = _make(data, max_steps=3)
+def test_a_purchase_at_the_last_step_is_no_truncation(store: Path) -> None:
+    env = _make(store, max_steps=3)
     env.reset(options={"goal": _goal_of(env, TOWELS[3])})
     assert _buy(env, TOWELS[3])[2:4] == (True, False)
 
@@ -223,12 +218,12 @@ def test_admissible_actions_are_in_the_agents_format(env: WebShopEnv) -> None:
     ]
 
 
-def test_observations_can_be_rich_or_addresses(data: Path) -> None:
+def test_observations_can_be_rich_or_addresses(store: Path) -> None:
     for mode, start in {"text_rich": "WebShop\nInstruction: \n", "url": "http://127"}.items():
-        env = _make(data, observation_mode=mode)
+        env = _make(store, observation_mode=mode)
         assert env.reset(seed=0)[0].startswith(start)
         assert env.step("search[towel]")[0] == env._session.observation(mode)
-    env = _make(data, show_attributes=True)
+    env = _make(store, show_attributes=True)
     env.reset(seed=0)
     env.step("search[slim cotton shirt]")
     assert "click[attributes]" in env.step(f"click[{SHIRT.lower()}]")[4]["admissible_actions"]
@@ -245,9 +240,9 @@ def test_observations_can_be_rich_or_addresses(data: Path) -> None:
         ("split", "train"),  # is empty
     ],
 )
-def test_unknown_arguments_are_refused(data: Path, name: str, value: str) -> None:
+def test_unknown_arguments_are_refused(store: Path, name: str, value: str) -> None:
     with pytest.raises(DataError, match=value):
-        _make(data, **{name: value})
+        _make(store, **{name: value})
 
 
 # Actions of all kinds
@@ -286,8 +281,8 @@ def test_a_page_of_any_length_is_an_observation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", ["\x00\x1b", "\ud800", "毛巾 ☕ ümlaut", "towel\x00", "\u202e"])
 @pytest.mark.parametrize("mode", ["text", "text_rich", "url"])
-def test_any_characters_can_be_searched_for(data: Path, mode: str, words: str) -> None:
-    env = _make(data, observation_mode=mode)
+def test_any_characters_can_be_searched_for(store: Path, mode: str, words: str) -> None:
+    env = _make(store, observation_mode=mode)
     env.reset(seed=0)
     observation, *_, info = env.step(f"search[{words}]")
     assert observation in env.observation_space
