@@ -222,7 +222,7 @@ def set_up(backend: str) -> None:
         python = find_python()
         if backend == "gpu":
             check_headers(python)
-        VENV.mkdir()
+        VENV.mkdir(exist_ok=True)  # another setup may have made it meanwhile
     with (VENV / ".lock").open("w") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if is_complete(backend):

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter
 from ray.tune.utils import flatten_dict
 
-from env_wrappers.files import json_hash, write_json
+from env_wrappers.files import json_hash, validate_json, write_json
 from hgpo_rllib.advantages.estimators import CRITIC_OUTPUTS
 from hgpo_rllib.config import RunConfig
 from hgpo_rllib.environments import find_environment
@@ -51,6 +51,7 @@ def record_start(directory: RunDirectory, config: RunConfig, console: TrainingCo
     Raises:
         ConfigError: a change is incompatible with the checkpoint, such as different games or
             another model. Moving the same files to another path is allowed.
+        DataError: the record of the last start is damaged.
     """
     with console.stage("hashing games and model"):
         now = StartRecord(
@@ -59,8 +60,8 @@ def record_start(directory: RunDirectory, config: RunConfig, console: TrainingCo
             model=_hash_model(str(config.model.model_path)),
             commit=git_commit(),
         )
-    before = _read(directory.started)
-    if before is not None:
+    if (file := directory.started).is_file():
+        before = validate_json(TypeAdapter(StartRecord), file.read_bytes(), str(file))
         old, new = (flatten_dict(start.settings, delimiter=".") for start in (before, now))
         changes = {
             key: f"{json.dumps(old.get(key))} -> {json.dumps(new.get(key))}"
@@ -94,17 +95,6 @@ def _conflict(before: StartRecord, now: StartRecord, changes: Mapping[str, str])
         if before.games.get(split, games) != games:
             return f"other games in {split} (env.data, env.options)"
     return "another model in model.model_path" if before.model != now.model else None
-
-
-def _read(file: Path) -> StartRecord | None:
-    try:
-        return StartRecord.model_validate_json(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except ValidationError as error:
-        raise ConfigError(
-            f"{file} cannot be read: remove it to resume without comparing settings"
-        ) from error
 
 
 def _hash_games(config: RunConfig) -> dict[str, str]:

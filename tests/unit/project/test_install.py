@@ -125,6 +125,23 @@ def test_full_disk_is_refused(install: ModuleType, monkeypatch: pytest.MonkeyPat
         install.check_machine("cpu")
 
 
+def test_a_second_setup_waits_for_the_first(
+    install: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process makes .venv while this one looks for an interpreter."""
+
+    def other_finishes_first() -> str:
+        install.VENV.mkdir()
+        install.PYTHON.parent.mkdir()
+        install.PYTHON.touch()
+        install.stamp_path("cpu").write_text(str(install.ROOT))
+        return "python3"
+
+    monkeypatch.setattr(install, "check_machine", lambda _: None)
+    monkeypatch.setattr(install, "find_python", other_finishes_first)
+    install.set_up("cpu")  # else it would replace the interpreter, an empty file
+
+
 def fake_interpreter(checkout: Path) -> Path:
     """Create the file .venv/bin/python."""
     python = checkout / ".venv/bin/python"
