@@ -6,7 +6,7 @@ import functools
 import random
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from env_wrappers.errors import DataError
 from env_wrappers.spaces import ANY_SEARCH
 from hgpo_rllib.agent import Agent, AgentFactory, Turn
 from hgpo_rllib.environments import find_environment
-from hgpo_rllib.environments.spec import Expert
+from hgpo_rllib.environments.spec import MakeExpert
 from hgpo_rllib.errors import RunStoppedError
 from hgpo_rllib.play.terminal import QUIT, make_console, plain, read_action
 from hgpo_rllib.settings.env import EnvSettings
@@ -78,13 +78,7 @@ class RandomAgent(Agent):
 class ExpertAgent(Agent):
     """Act as a scripted player, or follow the oracle's plan."""
 
-    def __init__(
-        self,
-        start: Callable[[Mapping[str, Any], random.Random], Expert],
-        info: Mapping[str, Any],
-        group: str,
-        name: str,
-    ):
+    def __init__(self, start: MakeExpert, info: Mapping[str, Any], group: str, name: str):
         """See `AgentFactory`; `start` creates the player from the info of the reset."""
         with _interruptible():  # a planner can take minutes
             self._player = start(info, random.Random(f"{group}/{name}"))

@@ -43,8 +43,8 @@ TUNE_ENV_VARS = {
 }
 
 
-OnFinished = Callable[[Path], object]
-"""Called in the main process with the run directory of each trial that has run to completion."""
+OnFinished = Callable[[], object]
+"""Called in the main process after each trial that has run to completion."""
 
 
 def run_sweep(sweep: Sweep, folder: Path, on_finished: OnFinished | None = None) -> bool:
@@ -249,7 +249,7 @@ class SweepCallback(tune.Callback):
             write_json(directory.summary, {"stopped_after": trial.last_result[ITERATION]})
         write_report([path])
         if self.on_finished is not None and not stopped:
-            self.on_finished(path)
+            self.on_finished()
         row = load_runs(path).changes.set_index("split").loc[ALL]
         early = f" (stopped after {row['iteration']} iterations)" if stopped else ""
         TrainingConsole().say(

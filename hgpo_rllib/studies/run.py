@@ -70,23 +70,18 @@ def run_study(name: str, command: str, sweep: Sweep, folder: Path, docs: Path) -
     `command` continues the study. Returns whether all trials have finished.
     """
     sweep = dataclasses.replace(sweep, command=command)
-    record = functools.partial(record_if_missing, name, sweep, docs)
-
-    def record_finished() -> None:
-        for trial in sweep.trials:
-            if RunDirectory(folder / trial.name).is_finished():
-                record(folder / trial.name)
-
-    record_finished()  # those that were interrupted before they were recorded
+    record = functools.partial(record_finished, name, sweep, folder, docs)
+    record()  # those that were interrupted before they were recorded
     finished = not sweep.trials or run_sweep(sweep, folder, record)
-    record_finished()  # raises what went wrong in a callback, where Tune only logs it
+    record()  # raises what went wrong in a callback, where Tune only logs it
     return finished
 
 
-def record_if_missing(name: str, sweep: Sweep, docs: Path, path: Path) -> None:
-    """Write the record of the finished trial in the run directory `path`, unless it is there."""
-    (trial,) = [trial for trial in sweep.trials if trial.name == path.name]
-    if not record_path(docs, name, trial.name).is_file():
-        packages = find_environment(trial.config.env.env_id).packages
-        found = versions(packages, asks_model=True)
-        write_record(make_record(name, trial, load_run(path, []), found), docs)
+def record_finished(name: str, sweep: Sweep, folder: Path, docs: Path) -> None:
+    """Write the records of the finished trials in `folder` that have none."""
+    for trial in sweep.trials:
+        path, record = folder / trial.name, record_path(docs, name, trial.name)
+        if RunDirectory(path).is_finished() and not record.is_file():
+            packages = find_environment(trial.config.env.env_id).packages
+            found = versions(packages, asks_model=True)
+            write_record(make_record(name, trial, load_run(path, []), found), docs)

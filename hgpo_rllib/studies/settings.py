@@ -82,7 +82,7 @@ class Study(Section):
     @field_validator("seeds", mode="before")
     @classmethod
     def _as_list(cls, seeds: Any) -> Any:
-        return list(range(seeds)) if isinstance(seeds, int) else seeds
+        return list(range(seeds)) if type(seeds) is int else seeds  # true is an int too
 
     @field_validator("seeds")
     @classmethod

@@ -107,18 +107,15 @@ def estimate(*arms: Scores) -> Estimate:
     return Estimate(value, low, high, p_value, seeds, between_seeds * seeds, of_tasks)
 
 
-Statistic = Callable[..., Any]
-"""Function of run scores, one array of shape ``(..., seeds)`` per arm, to shape ``(...)``."""
-
-
-def bootstrap(statistic: Statistic, *arms: Scores, resamples: int = RESAMPLES) -> Interval:
+def bootstrap(statistic: Callable[..., Any], *arms: Scores, resamples: int = RESAMPLES) -> Interval:
     """Return the value of a statistic of the runs of one or two arms, and its bootstrap interval.
 
     Every resample draws the tasks once for all arms, and the seeds of each arm. If the resamples do
     not differ, the interval is unknown.
 
     Args:
-        statistic: for example `interquartile_mean`.
+        statistic: function of run scores, one array of shape ``(..., seeds)`` per arm, to shape
+            ``(...)``, for example `interquartile_mean`.
         arms: scores of each arm, on the same tasks.
         resamples: number of resamples; their seed is `SEED`.
     """

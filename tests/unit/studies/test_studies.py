@@ -55,6 +55,7 @@ class TestSettings:
             (changed(analysis={"baseline": "none"}), ["no arm 'none'"]),
             (changed(seeds=0), ["seeds", "at least one"]),
             (changed(seeds=[1, 1]), ["seeds", "each once"]),
+            (changed(seeds=True), ["seeds", "valid list"]),
             (changed(overrides={"seed": 1}), ["seed is set by the study", "seeds"]),
             (changed(arms={"a": {"iterations": 1}}, analysis={}), ["a: iterations", "iterations"]),
             (changed(arms={"a b": {}}, analysis={}), ["'a b' is not a name"]),
