@@ -124,10 +124,6 @@ class Command:
 
         return wait_until(check, seconds, self.log.read_text)
 
-    def survivors(self) -> list[str]:
-        """Return the command lines of the command's running processes."""
-        return self.processes.command_lines()
-
     def assert_nothing_survives(self, seconds: float = 60) -> None:
         """Fail unless all processes of the command end within some seconds."""
         self.processes.assert_none(seconds)
@@ -148,12 +144,9 @@ def free_port(host: str = "127.0.0.1") -> int:
         return listener.getsockname()[1]
 
 
-def assert_gone(*processes: psutil.Process, seconds: float = 20) -> None:
-    """Fail unless the processes end within some seconds; zombies count as ended."""
-    deadline = time.monotonic() + seconds
-    while (left := [p for p in processes if is_alive(p)]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
+def assert_gone(*processes: psutil.Process) -> None:
+    """Fail unless the processes end within 20 seconds; zombies count as ended."""
+    wait_until(lambda: not any(map(is_alive, processes)), 20, lambda: str(processes))
 
 
 def command_line(process: psutil.Process) -> str:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import groupby
+from typing import Any
 
 import pytest
 
@@ -16,20 +17,28 @@ from tests.processes import wait_until
 pytestmark = pytest.mark.integration
 
 
+@contextmanager
+def changed(algorithm: HGPO, **settings: Any) -> Iterator[HGPOEnvRunner]:
+    """Yield the algorithm's runner with other settings; discard what it plays ahead at the end."""
+    sync(algorithm)
+    before, runner = algorithm.config, algorithm.env_runner
+    algorithm.config = runner.config = before.copy(copy_frozen=False).training(**settings)
+    try:
+        yield runner
+    finally:
+        algorithm.config = runner.config = before
+        position = runner.get_state()["task_position"]
+        runner.set_state({"task_position": position})
+
+
 def test_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
     """One step off: from the second iteration on, some steps are one version old."""
-    sync(algorithm)
-    synchronous, runner = algorithm.config, algorithm.env_runner
-    before, count = runner.get_state()["task_position"], synchronous.groups_per_iteration
-    algorithm.config = synchronous.copy(copy_frozen=False).training(schedule="one_step_off")
-    try:
+    with changed(algorithm, schedule="one_step_off") as runner:
+        before, count = runner.get_state()["task_position"], algorithm.config.groups_per_iteration
         for iteration in (1, 2):
             algorithm.train()
             assert runner.get_state()["task_position"] == before + iteration * count
             assert (algorithm.last_iteration.stale_rate > 0) is (iteration == 2)
-    finally:
-        algorithm.config = synchronous
-        runner.set_state({"task_position": before + 2 * count})  # discards the groups played ahead
     assert runner.prompts_in_flight() == 0
     algorithm.train()
     assert algorithm.last_iteration.stale_rate == 0
@@ -65,35 +74,14 @@ def test_new_weights_reach_a_rollout_under_way(algorithm: HGPO) -> None:
 
 def test_groups_without_a_signal_are_replaced(algorithm: HGPO) -> None:
     """Groups are replaced until all have different returns or the budget is used up."""
-    sync(algorithm)
-    synchronous, runner = algorithm.config, algorithm.env_runner
-    runner.config = synchronous.copy(copy_frozen=False).training(max_replaced_groups=8)
-    position = runner.get_state()["task_position"]
-    try:
+    with changed(algorithm, max_replaced_groups=8) as runner:
+        position = runner.get_state()["task_position"]
         played = runner.sample(num_groups=4)
-    finally:
-        runner.config = synchronous
-    replaced = played.failures["replaced_groups"]
+        replaced = played.failures["replaced_groups"]
+        assert runner.get_state()["task_position"] == position + 4 + replaced
     groups = [list(group) for _, group in groupby(played.trajectories, key=lambda t: t.group)]
     assert len(groups) == 4
-    assert runner.get_state()["task_position"] == position + 4 + replaced
     assert replaced == 8 or not any(map(have_equal_returns, groups))
-
-
-@contextmanager
-def asynchronous(algorithm: HGPO, max_staleness: int) -> Iterator[HGPOEnvRunner]:
-    """Yield the algorithm's runner with the asynchronous schedule."""
-    sync(algorithm)
-    synchronous, runner = algorithm.config, algorithm.env_runner
-    config = synchronous.copy(copy_frozen=False)
-    config.training(schedule="asynchronous", max_staleness=max_staleness)
-    algorithm.config = runner.config = config
-    try:
-        yield runner
-    finally:
-        algorithm.config = runner.config = synchronous
-        position = runner.get_state()["task_position"]
-        runner.set_state({"task_position": position})
 
 
 def finish_groups(runner: HGPOEnvRunner) -> None:
@@ -103,7 +91,7 @@ def finish_groups(runner: HGPOEnvRunner) -> None:
 
 def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
     """Without staleness, the groups and their responses are those of the synchronous schedule."""
-    with asynchronous(algorithm, max_staleness=0) as runner:
+    with changed(algorithm, schedule="asynchronous", max_staleness=0) as runner:
         state = runner.get_state()
         once = responses(runner.sample(num_groups=3).trajectories)
         assert runner.prompts_in_flight() == 0
@@ -114,7 +102,7 @@ def test_no_staleness_is_the_synchronous_schedule(algorithm: HGPO) -> None:
 def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) -> None:
     """No response is older than the limit, and each group is used or counted as stale."""
     count, versions, used, stale = algorithm.config.groups_per_iteration, [], [], 0
-    with asynchronous(algorithm, max_staleness=1) as runner:
+    with changed(algorithm, schedule="asynchronous", max_staleness=1) as runner:
         first = runner.get_state()["task_position"]
         for iteration in range(4):
             versions.append(sync(algorithm).version)
@@ -137,7 +125,7 @@ def test_asynchronous_rollouts_go_on_while_the_learner_updates(algorithm: HGPO) 
 
 def test_groups_that_are_too_old_are_not_used(algorithm: HGPO) -> None:
     """Stale groups are counted and replaced by new ones."""
-    with asynchronous(algorithm, max_staleness=1) as runner:
+    with changed(algorithm, schedule="asynchronous", max_staleness=1) as runner:
         runner.sample_ahead(3)
         finish_groups(runner)
         for _ in range(2):

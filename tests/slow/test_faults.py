@@ -98,7 +98,7 @@ def find(command: Command, name: str) -> psutil.Process:
         title = " ".join(process.cmdline())
         if process.name() == name or title.startswith(name):
             return process
-    raise AssertionError(f"no {name} in {command.survivors()}")
+    raise AssertionError(f"no {name} in {command.processes.command_lines()}")
 
 
 def assert_nothing_is_left(command: Command, temporary: Path, run: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_lost_learner(run: Path, temporary: Path, tmp_path: Path) -> None:
 
 def test_a_killed_command(run: Path, temporary: Path, tmp_path: Path) -> None:
     with resumed(run, tmp_path / "log.txt") as command:
-        command.survivors()  # finds the processes before their parent ends
+        command.processes.command_lines()  # finds the processes before their parent ends
         command.process.kill()
         command.process.wait()
         assert_nothing_is_left(command, temporary, run)

@@ -14,7 +14,7 @@ from hgpo_rllib.agent import ModelAgent, ModelAgentFactory, TextRenderer, Turn
 from hgpo_rllib.config import load_config
 from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.evaluate import EvaluationResult, Request
-from hgpo_rllib.evaluation.models import Model
+from hgpo_rllib.evaluation.models import EvaluatedModel, Model
 from hgpo_rllib.settings.agent import AgentSettings
 
 Say = Callable[[str, int], str]
@@ -74,14 +74,16 @@ def draw(message: str, seed: int) -> str:
 
 
 def make(
-    data: Path, output: Path, model: ScriptedModel | None, agent: str = "hgpo", **changes: Any
+    data: Path,
+    output: Path,
+    model: EvaluatedModel | None,
+    agent: str = "hgpo",
+    overrides: Sequence[str] = (),
+    **changes: Any,
 ) -> Request:
     """Return a request for the three generated games of valid_seen, ten steps each."""
-    settings = [
-        f"env.data={data}",
-        "env.max_steps=10",
-        "rollout.max_concurrent_episodes=1",
-    ]
+    settings = [f"env.data={data}", "env.max_steps=10", "rollout.max_concurrent_episodes=1"]
+    settings += overrides
     config = load_config(None, [*agent_overrides(agent, "hgpo/ALFWorld-v0", False), *settings])
     request = Request(config, model, agent, "valid_seen", "full", 2, None, 3, output, "a model")
     return replace(request, **changes)

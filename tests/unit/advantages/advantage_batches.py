@@ -1,7 +1,7 @@
 """Random batches of steps and plain-loop reference comparisons for the advantage tests."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -84,6 +84,30 @@ def arrays(batch: list[Trajectory]) -> StepArrays:
     return StepArrays.from_columns(**columns(batch), **transitions(batch))
 
 
+def from_rewards(
+    episodes: Sequence[Sequence[tuple]],
+    gamma: float,
+    penalty: float | None = None,
+    order: Sequence[int] | None = None,
+) -> StepArrays:
+    """Return steps of one task from tuples that begin with reward and invalid flag, in this order.
+
+    Without a penalty, the flags are ignored.
+    """
+    table = [(i, t, *step[:2]) for i, steps in enumerate(episodes) for t, step in enumerate(steps)]
+    table = [table[i] for i in order or range(len(table))]
+    trajectory, time, reward, invalid = zip(*table, strict=True)
+    return StepArrays.from_columns(
+        task=["task"] * len(table),
+        trajectory=trajectory,
+        time=time,
+        anchor=["room"] * len(table),
+        reward=reward,
+        gamma=gamma,
+        **({} if penalty is None else {"invalid": invalid, "invalid_penalty": penalty}),
+    )
+
+
 def rows(steps: StepArrays, index: NDArray[Any]) -> StepArrays:
     """Return the batch with only these rows, in this order."""
     columns = {field.name: getattr(steps, field.name) for field in fields(steps)}
@@ -102,15 +126,21 @@ def centered(
     key: Callable[[int, list[int], int], Hashable],
 ) -> list[float]:
     """Return each step's return compared with the steps of equal ``key(task, states, time)``."""
-    steps = [
-        (key(task, states, t), value)
-        for task, states, returns in batch
-        for t, value in enumerate(returns)
-    ]
+    keys = [key(task, states, t) for task, states, _ in batch for t in range(len(states))]
+    returns = [value for _, _, values in batch for value in values]
+    return within(keys, returns, settings.normalize).tolist()
+
+
+def within(
+    keys: Sequence[Hashable], values: Sequence[float], normalize: str
+) -> NDArray[np.float64]:
+    """Return each value compared with the values of the same key."""
     groups = defaultdict(list)
-    for group, value in steps:
-        groups[group].append(value)
-    return [compare(value, groups[group], settings.normalize) for group, value in steps]
+    for key, value in zip(keys, values, strict=True):
+        groups[key].append(value)
+    return np.array(
+        [compare(v, groups[key], normalize) for key, v in zip(keys, values, strict=True)]
+    )
 
 
 def compare(value: float, members: list[float], normalize: str) -> float:

@@ -19,24 +19,14 @@ from tests.unit.advantages.advantage_batches import (
     arrays,
     by_trajectory,
     columns,
-    compare,
     following,
     history,
     transitions,
+    within,
     won,
 )
 
 GRAPH = st.builds(replace, SETTINGS, distance_discount=st.sampled_from([0.1, 0.2, 0.5]))
-
-
-def within(keys: list, values: list[float], normalize: str) -> np.ndarray:
-    """Return each value compared with the values of the same key."""
-    groups = defaultdict(list)
-    for key, value in zip(keys, values, strict=True):
-        groups[key].append(value)
-    return np.array(
-        [compare(v, groups[key], normalize) for key, v in zip(keys, values, strict=True)]
-    )
 
 
 def distances(batch: list[Trajectory]) -> list[int]:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays
 from hgpo_rllib.advantages.baselines import gae
 from hgpo_rllib.advantages.segments import SegmentValues, hiper
+from tests.unit.advantages.advantage_batches import from_rewards, within
 
 STEPS = st.tuples(st.sampled_from([0.0, 1.0, 10.0]), st.booleans())  # reward, begins a segment
 EPISODES = st.lists(st.lists(STEPS, min_size=1, max_size=6), min_size=1, max_size=4)
@@ -24,28 +25,14 @@ Episodes = list[list[tuple[float, bool]]]
 
 def batch(episodes: Episodes, gamma: float) -> tuple[StepArrays, np.ndarray, SegmentValues]:
     """Return the steps of (reward, begins), where segments begin, and arbitrary values."""
-    flat = [step for episode in episodes for step in episode]
-    count = len(flat)
-    time = np.array([t for episode in episodes for t in range(len(episode))])
-    steps = StepArrays.from_columns(
-        task=np.zeros(count, int),
-        trajectory=np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
-        time=time,
-        anchor=np.zeros(count, int),
-        reward=[reward for reward, _ in flat],
-        gamma=gamma,
-    )
-    begins = np.array([begins for _, begins in flat]) | (time == 0)
-    number = np.arange(count)
+    steps = from_rewards(episodes, gamma)
+    begins = np.array([begins for episode in episodes for _, begins in episode]) | (steps.time == 0)
+    number = np.arange(len(steps))
     return steps, begins, SegmentValues(np.sin(number), np.cos(number), np.sin(2.0 * number))
 
 
 def normalized(values: list[float], normalize: str) -> np.ndarray:
-    array = np.array(values)
-    deviation = array - array.mean()
-    if len(set(values)) == 1:
-        return 0 * deviation
-    return deviation / (array.std() + 1e-6) if normalize == "mean_std" else deviation
+    return within([0] * len(values), values, normalize)
 
 
 @given(EPISODES, SETTINGS)

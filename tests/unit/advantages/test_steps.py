@@ -7,34 +7,16 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hgpo_rllib.advantages import StepArrays
-from tests.unit.advantages.advantage_batches import BATCHES, QUARTERS, arrays, rows
+from tests.unit.advantages.advantage_batches import BATCHES, QUARTERS, arrays, from_rewards, rows
 
 EPISODES = st.lists(
     st.lists(st.tuples(QUARTERS, st.booleans()), min_size=1, max_size=8), min_size=1, max_size=5
 )
 
 
-def from_rewards(
-    episodes: list[list[tuple[float, bool]]], gamma: float, penalty: float, order: list[int]
-) -> StepArrays:
-    """Return arrays from rewards and invalid flags, with the rows in this order."""
-    table = [(i, t, *step) for i, steps in enumerate(episodes) for t, step in enumerate(steps)]
-    trajectory, time, reward, invalid = zip(*(table[i] for i in order), strict=True)
-    return StepArrays.from_columns(
-        task=["task"] * len(table),
-        trajectory=trajectory,
-        time=time,
-        anchor=["room"] * len(table),
-        reward=reward,
-        invalid=invalid,
-        gamma=gamma,
-        invalid_penalty=penalty,
-    )
-
-
 def test_the_penalty_falls_on_the_invalid_step_alone() -> None:
     """The penalty is subtracted after discounting, so 3.75 = 0.5 * 8 - 0.25 but 2 = 0.25 * 8."""
-    steps = from_rewards([[(0.0, False), (0.0, True), (8.0, False)]], 0.5, 0.25, [0, 1, 2])
+    steps = from_rewards([[(0.0, False), (0.0, True), (8.0, False)]], 0.5, 0.25)
     np.testing.assert_array_equal(steps.step_return, [2.0, 3.75, 8.0])
     assert steps.trajectory_return is not None
     np.testing.assert_array_equal(steps.trajectory_return, [7.75] * 3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
-from tests.unit.advantages.advantage_batches import QUARTERS, by_trajectory
+from tests.unit.advantages.advantage_batches import QUARTERS, by_trajectory, compare
 
 EPISODES = st.lists(
     st.tuples(st.integers(0, 1), st.integers(0, 2), QUARTERS, st.integers(1, 3)),
@@ -49,9 +49,7 @@ def test_by_a_loop(episodes: Episodes, share: float, normalize: str) -> None:
     expected = []
     for task, strategy, _, length in episodes:
         peers = [value for (other, _), value in worth.items() if other == task]
-        deviation = worth[task, strategy] - np.mean(peers)
-        scale = np.std(peers) + 1e-6 if normalize == "mean_std" else 1.0
-        expected += [deviation / scale if len(set(peers)) > 1 else 0.0] * length
+        expected += [compare(worth[task, strategy], peers, normalize)] * length
     np.testing.assert_allclose(strata(batch(episodes), settings), expected, atol=1e-7)
 
 

@@ -11,6 +11,7 @@ from hgpo_rllib.advantages import EstimatorSettings, StepArrays, find_estimator
 from hgpo_rllib.advantages.baselines import gae, value_targets
 from hgpo_rllib.advantages.steps import Floats
 from hgpo_rllib.advantages.tokens import TokenArrays, ppo_tokens, vetta
+from tests.unit.advantages.advantage_batches import from_rewards
 
 TURNS = st.tuples(st.sampled_from([0.0, 1.0, 10.0]), st.booleans(), st.integers(1, 4))
 EPISODES = st.lists(st.lists(TURNS, min_size=1, max_size=5), min_size=1, max_size=4)
@@ -34,18 +35,9 @@ def batch(
     step = np.repeat(np.arange(len(turns)), lengths)
     value = np.cos(np.arange(len(step)))
     first = value[np.cumsum(lengths) - lengths]
-    steps = StepArrays.from_columns(
-        task=np.zeros(len(turns), int),
-        trajectory=np.repeat(np.arange(len(episodes)), [len(episode) for episode in episodes]),
-        time=[t for episode in episodes for t in range(len(episode))],
-        anchor=np.zeros(len(turns), int),
-        reward=[reward for reward, *_ in turns],
-        invalid=[invalid for _, invalid, _ in turns],
-        gamma=settings.gamma,
-        invalid_penalty=PENALTY,
-        value=first if one_head else np.sin(np.arange(len(turns))),
-    )
-    return steps, TokenArrays(step, step, value)
+    steps = from_rewards(episodes, settings.gamma, PENALTY)
+    turn_value = first if one_head else np.sin(np.arange(len(turns)))
+    return replace(steps, value=turn_value), TokenArrays(step, step, value)
 
 
 def token_loop(

@@ -3,7 +3,6 @@
 import asyncio
 import io
 import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from rich.console import Console
 
 from env_wrappers.spaces import ANY_ACTION
-from hgpo_rllib.config import RunConfig
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation import scripted
 from hgpo_rllib.evaluation.evaluate import evaluate
@@ -55,14 +53,11 @@ def test_strategies(generated_games: Path, tmp_path: Path) -> None:
     def say(message: str, seed: int) -> str:
         return f"plan {seed}" if message.endswith("Strategy:") else look(message, seed)
 
+    roles = ["algorithm.estimator=grpo", "algorithm.role_estimators={strategy: strata}"]
+    roles.append("agent.strategy_prompt=strategy_compact")
     for agent, turns in (("hgpo", 11), ("vanilla", 10)):
         model = ScriptedModel(say)
-        request = make(generated_games, tmp_path / agent, model, agent=agent, seeds=1)
-        roles = {"estimator": "grpo", "role_estimators": {"strategy": "strata"}}
-        settings = request.config.model_dump()
-        settings["agent"]["strategy_prompt"] = "strategy_compact"
-        settings["algorithm"] |= roles
-        finished = evaluate(replace(request, config=RunConfig(**settings)))
+        finished = evaluate(make(generated_games, tmp_path / agent, model, agent, roles, seeds=1))
         assert len(model.messages) == 3 * turns
         assert all(episode["prompt_tokens"] == 7 * turns for episode in lines(finished))
         shown = ["Strategy: plan" in message for message in model.messages]
@@ -134,10 +129,8 @@ class TestScripted:
 
     def test_the_explorer_wins(self, generated_games: Path, tmp_path: Path) -> None:
         """The explorer wins with enough steps, and its thoughts are recorded as completions."""
-        request = make(generated_games, tmp_path, None, agent="explorer", seeds=1)
-        env = request.config.env.model_copy(update={"max_steps": 60})
-        config = request.config.model_copy(update={"env": env})
-        finished = evaluate(replace(request, config=config))
+        longer = ["env.max_steps=60"]
+        finished = evaluate(make(generated_games, tmp_path, None, "explorer", longer, seeds=1))
         assert finished.summary["results"]["all"]["success_rate"]["mean"] == 1
         steps = [step for episode in lines(finished) for step in episode["steps"]]
         assert not any(step["inadmissible"] for step in steps)

@@ -4,17 +4,14 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hgpo_rllib.config import load_config
 from hgpo_rllib.errors import ConfigError, RunStoppedError
 from hgpo_rllib.evaluation import chat
-from hgpo_rllib.evaluation.agents import agent_overrides
 from hgpo_rllib.evaluation.chat import find_remote_model
 from hgpo_rllib.evaluation.evaluate import evaluate
 from tests.unit.scripted_model import lines, make
@@ -92,17 +89,13 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
         thread.join()
 
 
-def request_for(server: Server, data: Path, output: Path, agent: str = "hgpo") -> Any:
+def request_for(
+    server: Server, data: Path, output: Path, *overrides: str, agent: str = "hgpo"
+) -> Any:
     """Return a request for one game, six steps, one seed."""
-    overrides = [
-        *agent_overrides(agent, "hgpo/ALFWorld-v0", False),
-        f"env.data={data}",
-        "env.max_steps=6",
-    ]
-    config = load_config(None, [*overrides, "agent.max_response_tokens=40"])
+    settings = ["env.max_steps=6", "agent.max_response_tokens=40", *overrides]
     endpoint = find_remote_model(server.url, None, 0.4)
-    made = make(data, output, None, seeds=1)
-    return replace(made, config=config, model=endpoint, agent=agent, games=1)
+    return make(data, output, endpoint, agent, settings, seeds=1, games=1)
 
 
 def test_what_is_asked(
@@ -130,10 +123,7 @@ def test_what_is_asked(
 
 def test_constrained_actions(server: Server, generated_games: Path, tmp_path: Path) -> None:
     """Each request has a grammar with the actions of its page."""
-    request = request_for(server, generated_games, tmp_path / "e")
-    agent = request.config.agent.model_copy(update={"constrain_actions": True})
-    config = request.config.model_copy(update={"agent": agent})
-    evaluate(replace(request, config=config))
+    evaluate(request_for(server, generated_games, tmp_path / "e", "agent.constrain_actions=true"))
     assert server.asked
     for body in server.asked:
         format = json.loads(body["structured_outputs"]["structural_tag"])["format"]
@@ -149,10 +139,8 @@ def test_a_conversation(server: Server, generated_games: Path, tmp_path: Path) -
         if len(body["messages"]) < 7
         else (400, {"error": {"message": "too long", "type": "invalid_request_error"}})
     )
-    request = request_for(server, generated_games, tmp_path / "e")
-    agent = request.config.agent.model_copy(update={"context": "conversation"})
-    config = request.config.model_copy(update={"agent": agent})
-    (episode,) = lines(evaluate(replace(request, config=config)))
+    request = request_for(server, generated_games, tmp_path / "e", "agent.context=conversation")
+    (episode,) = lines(evaluate(request))
     assert [len(body["messages"]) for body in server.asked] == [1, 3, 5, 7, 1, 3, 5]
     truncated = [step["prompt_truncated"] for step in episode["steps"]]
     assert truncated == [False] * 3 + [True] + [False] * 2
@@ -189,7 +177,7 @@ def test_what_is_too_long_loses_its_oldest_turns(
 ) -> None:
     """A rejected request is retried with as many turns as the server accepts."""
     server.answer = refuse_above(3)
-    (episode,) = lines(evaluate(request_for(server, generated_games, tmp_path, "react")))
+    (episode,) = lines(evaluate(request_for(server, generated_games, tmp_path, agent="react")))
     truncated = [step["prompt_truncated"] for step in episode["steps"]]
     assert truncated == [False] * 4 + [True] * 2
 
@@ -200,7 +188,7 @@ def test_a_rejected_message_ends_the_evaluation(
     """The evaluation stops if a message is rejected even without earlier turns."""
     server.answer = refuse_above(-1)
     with pytest.raises(RunStoppedError, match="request_errors 2"):
-        evaluate(request_for(server, generated_games, tmp_path, "react"))
+        evaluate(request_for(server, generated_games, tmp_path, agent="react"))
 
 
 @pytest.mark.parametrize("status", [200, 401, 404, 429, 500])

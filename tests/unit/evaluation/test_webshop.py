@@ -1,7 +1,6 @@
 """Evaluations in a generated WebShop: names of games, scores, the oracle, prompts."""
 
-import dataclasses
-import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from hgpo_rllib.evaluation.evaluate import Request, evaluate
 from hgpo_rllib.evaluation.plan import Kind
 from hgpo_rllib.evaluation.show import show_evaluation
 from hgpo_rllib.reporting.console import make_console
-from tests.paths import WEBSHOP_ARCHIVE
+from tests.unit.env_wrappers.webshop.conftest import real_data as real_data  # a fixture
 from tests.unit.env_wrappers.webshop.webshop_data import entry, item, write_data
 from tests.unit.scripted_model import ScriptedModel, lines
 
@@ -57,7 +56,7 @@ def test_oracle(store: Path, tmp_path: Path) -> None:
 
 def test_oracle_on_a_split_by_product(store: Path, tmp_path: Path) -> None:
     """The oracle buys the products of that split's goals."""
-    request = dataclasses.replace(make(store, tmp_path, "oracle"), split="train_products")
+    request = replace(make(store, tmp_path, "oracle"), split="train_products")
     finished = evaluate(request)
     assert finished.summary["results"]["all"]["success_rate"]["mean"] == 1
     assert all(e["game"].partition(": ")[2] == e["goal"] for e in lines(finished))
@@ -88,10 +87,7 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
         },
         human={},
     )
-    settings = ["env.env_id=hgpo/WebShop-v0", f"env.data={data}", "env.max_steps=4"]
-    config = load_config(None, [*settings, "env.options.nouns=words"])
-    request = Request(config, None, "oracle", "test", "full", 1, None, 2, tmp_path / "out", "")
-    finished = evaluate(request)
+    finished = evaluate(replace(make(data, tmp_path / "out", "oracle", steps=4), games=None))
     assert finished.summary["results"]["all"]["lost"] == 2
     assert finished.summary["results"]["all"]["success_rate"]["mean"] == pytest.approx(1 / 3)
     why = {
@@ -107,21 +103,9 @@ def test_an_oracle_that_finds_no_way_loses_and_goes_on(
     assert "the oracle lost 2 episodes" in capsys.readouterr().out
 
 
-@pytest.mark.skipif(
-    not WEBSHOP_ARCHIVE.exists(), reason="the original's 1,000 products are not there"
-)
-def test_the_oracle_on_official_goals(tmp_path: Path) -> None:
+def test_the_oracle_on_official_goals(real_data: Path, tmp_path: Path) -> None:
     """Of 500 test goals, no search finds 10, and 20 purchases earn less than 1."""
-    with tarfile.open(WEBSHOP_ARCHIVE) as archive:
-        archive.extractall(tmp_path, filter="data")
-    settings = [
-        "env.env_id=hgpo/WebShop-v0",
-        f"env.data={tmp_path / 'webshop_1k'}",
-        "env.max_steps=15",
-    ]
-    config = load_config(None, [*settings, "env.options.nouns=words"])
-    request = Request(config, None, "oracle", "test", "full", 1, None, 2, tmp_path / "out", "")
-    finished = evaluate(request)
+    finished = evaluate(replace(make(real_data, tmp_path, "oracle", steps=15), games=None))
     lost = [episode for episode in lines(finished) if not episode["success"]]
     unfound = [e for e in lost if "no search for words" in e["steps"][-1]["completion"]]
     assert (len(unfound), len(lost)) == (10, 30)

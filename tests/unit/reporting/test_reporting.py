@@ -3,13 +3,10 @@
 import json
 import math
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hgpo_rllib.cli.main import app, main
 from hgpo_rllib.reporting import report
 from hgpo_rllib.reporting.numbers import duration, number, percent, points
 from hgpo_rllib.reporting.report import write_report
@@ -187,29 +184,20 @@ class TestSeveralRuns:
         assert write_report([sweep]) == sweep / "report.html"
         assert "2 seeds of one experiment" in text_of((sweep / "report.html").read_text())
 
-    def test_the_command(self, tmp_path, monkeypatch, capsys):
-        runs = [str(make_run(tmp_path / str(seed), seed=seed)) for seed in range(2)]
+    def test_the_command(self, tmp_path, hgpo):
+        runs = [make_run(tmp_path / str(seed), seed=seed) for seed in range(2)]
         file = tmp_path / "both.html"
-        result = CliRunner().invoke(app, ["report", *runs, "--output", str(file)])
-        assert (result.exit_code, result.output) == (0, f"{file}\n")
+        assert hgpo("report", *runs, "--output", file) == (0, f"{file}\n", "")
         assert "2 seeds of one experiment" in text_of(file.read_text())
-        monkeypatch.setattr(sys, "argv", ["hgpo", "report", *runs])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 2
-        said = capsys.readouterr().err
-        assert said == "hgpo: a report on several runs needs a file: give --output FILE.html\n"
+        said = "hgpo: a report on several runs needs a file: give --output FILE.html\n"
+        assert hgpo("report", *runs) == (2, "", said)
 
     @pytest.mark.parametrize("command", ["report {run} --output {out}", "data export {run} {out}"])
-    def test_a_place_that_cannot_be_written(self, run_dir, tmp_path, monkeypatch, capsys, command):
+    def test_a_place_that_cannot_be_written(self, run_dir, tmp_path, hgpo, command):
         (tmp_path / "file").touch()
         out = tmp_path / "file" / ("x.html" if "report" in command else "x.jsonl")
         words = [word.format(run=run_dir, out=out) for word in command.split()]
-        monkeypatch.setattr(sys, "argv", ["hgpo", *words])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert stopped.value.code == 2
-        assert capsys.readouterr().err == f"hgpo: cannot write {out}: Not a directory\n"
+        assert hgpo(*words) == (2, "", f"hgpo: cannot write {out}: Not a directory\n")
 
     def test_what_cannot_be_reported(self, run_dir, tmp_path):
         with pytest.raises(ResultsError, match="no run directory given"):

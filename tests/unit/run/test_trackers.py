@@ -7,18 +7,16 @@ from typing import Any
 
 import pytest
 
-from hgpo_rllib.cli import main
 from hgpo_rllib.config import RunConfig, parse_config
 from hgpo_rllib.errors import ConfigError
 from hgpo_rllib.run import trackers
 from hgpo_rllib.run.grid import SWEEP_FILE
 from hgpo_rllib.run.metrics import scalars
 from hgpo_rllib.run.trackers import Trackers, check_trackers
-from tests.paths import ROOT
+from tests.unit.cli.command import POCKET, Run
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # some tests import it themselves
 
-POCKET = ROOT / "tuned_examples/alfworld_pocket.yaml"
 ROW = {"iteration": 1, "success_rate": 0.25, "oracle_gap_hgpo": None, "level_size_shares": [[1.0]]}
 EVALUATION = {
     "iteration": 1,
@@ -164,16 +162,12 @@ def test_addresses_lose_their_credentials() -> None:
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_missing_package(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_package(name: str, monkeypatch: pytest.MonkeyPatch, hgpo: Run) -> None:
     """A missing package ends the command with code 2 and one line with the remedy."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    monkeypatch.setattr("sys.argv", ["hgpo", "train", str(POCKET), f"tracking.trackers=[{name}]"])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    assert ended.value.code == 2
-    line = capsys.readouterr().err.splitlines()[-1]  # after warnings of first imports
+    status, _, stderr = hgpo("train", POCKET, f"tracking.trackers=[{name}]")
+    assert status == 2
+    line = stderr.splitlines()[-1]  # after warnings of first imports
     assert line.startswith(f"hgpo: tracking.trackers: {name} is not installed; run `pip install ")
 
 
